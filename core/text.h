@@ -1,0 +1,30 @@
+/* Strict text: numbers, durations, sizes, nearest names. Independent of the locale. */
+#ifndef FUNCPIPE_CORE_TEXT_H
+#define FUNCPIPE_CORE_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Whole-string decimal integer within [min, max]; ERR_FORMAT names the text. */
+int text_parse_i64(const char *text, int64_t min, int64_t max, int64_t *out_value);
+/* Whole-string finite real number with a '.' as decimal point. */
+int text_parse_f64(const char *text, double *out_value);
+/* "250ms" "10s" "10m" "2h" "1d" (a number, at once a unit) -> milliseconds. */
+int text_parse_duration_ms(const char *text, int64_t *out_ms);
+/* "512" (bytes only with unit "B"), "4KiB" "2MiB" "2GiB" "10kB" "10MB" "1GB" -> bytes. */
+int text_parse_bytes(const char *text, int64_t *out_bytes);
+const char *text_format_bytes(int64_t bytes, char *buf, size_t buf_bytes);     /* "1.5 MiB" */
+const char *text_format_duration(int64_t ms, char *buf, size_t buf_bytes);     /* "1m 20s" */
+
+/* The one of `names` with the least edit distance to `text`; NULL when none is near (distance
+ * more than a third of the longer one, at least 2). */
+const char *text_nearest(const char *text, const char *const *names, size_t n_names);
+/* strlcpy with an error: ERR_LIMIT when src does not fit. */
+int text_copy(char *dst, size_t dst_bytes, const char *src);
+bool text_is_utf8(const char *data, size_t bytes);
+/* A name of letters, digits and "._-", 1 to max characters, no leading '.' or '-': safe in paths
+ * and keys. ERR_ARGUMENT names what (`what` = "job name") and the text. */
+int text_check_name(const char *what, const char *text, size_t max);
+
+#endif

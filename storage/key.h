@@ -1,0 +1,54 @@
+/* Every key the system uses is made here, so that one place knows what is under which name.
+ *
+ *     JOB/gGEN/tSTEP/a.P-Q.M     activation of micro-batch M on edge P->Q     (train step STEP)
+ *     JOB/gGEN/tSTEP/g.Q-P.M     its gradient, back from Q to P
+ *     JOB/gGEN/tSTEP/r.S.R       replica R's gradients of stage S's own parameters
+ *     JOB/gGEN/tSTEP/u.P.L.R     gradient of tied parameter P by its using layer L, replica R
+ *     JOB/gGEN/tSTEP/n.S.R       norms, loss, finiteness and the leader's decision
+ *     JOB/gGEN/eSTEP.B/a.P-Q.M   activation in evaluation batch B after train step STEP
+ *     JOB/gGEN/eSTEP/v.S.R       evaluation sums of a loss stage's replica
+ *     JOB/gGEN/tSTEP/s.S         stage S has written its save of step STEP
+ *     JOB/gGEN/c/f.S.R.A         fence: attempt A of worker S.R has been started
+ *     JOB/gGEN/n/h.S.R           heartbeat note          JOB/gGEN/n/control   control note
+ *     JOB/claim.GEN              this generation number is taken (relay_put tells who was first)
+ *
+ * Numbers are decimal without padding. Step counts from 0 (the first step of the job). */
+#ifndef FUNCPIPE_STORAGE_KEY_H
+#define FUNCPIPE_STORAGE_KEY_H
+
+#include <stdint.h>
+
+#include "storage/relay.h"
+
+typedef struct Key {
+    char text[RELAY_KEY_BYTES];
+} Key;
+
+typedef struct KeySpace {
+    char job[64];       /* text_check_name */
+    int64_t generation;
+} KeySpace;
+
+/* Where in the run: a train step (eval_batch < 0), or evaluation batch `eval_batch` after it. */
+typedef struct KeyPlace {
+    int64_t step;
+    int64_t eval_batch;
+} KeyPlace;
+
+Key key_activation(const KeySpace *space, KeyPlace place, int producer, int consumer, int micro);
+Key key_gradient(const KeySpace *space, KeyPlace place, int consumer, int producer, int micro);
+Key key_reduce(const KeySpace *space, int64_t step, int stage, int replica);
+Key key_tied(const KeySpace *space, int64_t step, int param, int layer, int replica);
+Key key_norms(const KeySpace *space, int64_t step, int stage, int replica);
+Key key_eval(const KeySpace *space, int64_t step, int stage, int replica);
+Key key_saved(const KeySpace *space, int64_t step, int stage);
+Key key_fence(const KeySpace *space, int stage, int replica, int64_t attempt);
+Key key_heartbeat(const KeySpace *space, int stage, int replica);
+Key key_control(const KeySpace *space);
+Key key_claim(const char *job, int64_t generation);
+/* Prefixes to drop: one train step; one evaluation's batch; the whole generation. */
+Key key_step_prefix(const KeySpace *space, int64_t step);
+Key key_eval_prefix(const KeySpace *space, KeyPlace place);
+Key key_space_prefix(const KeySpace *space);
+
+#endif

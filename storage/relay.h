@@ -1,0 +1,113 @@
+/* The relay: write-once objects under keys, waited for with a deadline.
+ *
+ * An object appears whole and never changes: the first put of a key stays, later ones are counted
+ * as duplicates and change nothing. A get waits until the object is there (pushed, not polled) or
+ * the deadline passes. Beside objects there are notes: tiny, last writer wins, expiring.
+ *
+ * A Relay is one connection, used by one thread at a time; every thread that talks opens its own
+ * handle. Only relay_interrupt may be called from another thread. Implementations fill a RelayOps
+ * and put `Relay base` first in their struct. */
+#ifndef FUNCPIPE_STORAGE_RELAY_H
+#define FUNCPIPE_STORAGE_RELAY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/buf.h"
+
+enum { RELAY_KEY_BYTES = 200, RELAY_NOTE_MAX_BYTES = 4096, RELAY_MAX_PARTS = 64 };
+#define RELAY_MAX_OBJECT_BYTES ((size_t)1 << 34)
+
+typedef struct Relay Relay;
+typedef struct RelayCounters {
+    int64_t n_puts, n_gets, n_waits, n_duplicates, n_notes, n_drops, n_retries;
+    int64_t put_bytes, get_bytes;
+} RelayCounters;
+
+typedef struct RelayOps {
+    const char *name; /* "file" */
+    void (*close)(Relay *relay);
+    int (*put)(Relay *relay, const char *key, const Slice *parts, int n_parts, int64_t deadline_ns);
+    int (*get)(Relay *relay, const char *key, void *buf, size_t capacity, int64_t deadline_ns,
+               size_t *out_bytes);
+    int (*size)(Relay *relay, const char *key, int64_t deadline_ns, size_t *out_bytes);
+    int (*has)(Relay *relay, const char *key);
+    int (*drop)(Relay *relay, const char *prefix, int64_t *out_dropped);
+    int (*count)(Relay *relay, const char *prefix, int64_t *out_count);
+    int (*note_put)(Relay *relay, const char *key, const void *data, size_t bytes, int64_t ttl_ms);
+    int (*note_get)(Relay *relay, const char *key, void *buf, size_t capacity, size_t *out_bytes);
+    void (*interrupt)(Relay *relay, bool on);
+} RelayOps;
+
+struct Relay {
+    const RelayOps *ops;
+    RelayCounters counters; /* kept by the functions below and by implementations */
+};
+
+/* Open by URL: "file:///dev/shm/dir" (the directory is made if its parent exists; mode 0700).
+ * ERR_ARGUMENT for an unknown scheme names the known ones; ERR_UNREACHABLE names the place. */
+int relay_open(const char *url, Relay **out_relay);
+void relay_close(Relay *relay); /* NULL is fine */
+
+/* Keys: '/'-separated parts of [A-Za-z0-9._-], no empty or dot-leading part, < RELAY_KEY_BYTES. */
+int relay_check_key(const char *key);
+
+/* Publish the concatenation of parts. Returns 0 when stored, 1 when the key was there already (the
+ * first content stays). ERR_FULL, ERR_TIMEOUT, ERR_IO, ERR_UNREACHABLE name key and place. */
+int relay_put(Relay *relay, const char *key, const Slice *parts, int n_parts, int64_t deadline_ns);
+/* Wait for the object and read it into buf: *out_bytes = its size. ERR_LIMIT when it is larger than
+ * capacity (says both sizes), ERR_TIMEOUT (names key), ERR_CANCELLED after relay_interrupt. */
+int relay_get(Relay *relay, const char *key, void *buf, size_t capacity, int64_t deadline_ns,
+              size_t *out_bytes);
+/* The same into a Buf, replaced; at most buf->max_bytes when that is set. */
+int relay_get_buf(Relay *relay, const char *key, Buf *buf, int64_t deadline_ns);
+/* 1 there, 0 not. */
+int relay_has(Relay *relay, const char *key);
+/* Drop every object and note whose key starts with `prefix` + "/" or equals it; none is no error. */
+int relay_drop(Relay *relay, const char *prefix, int64_t *out_dropped);
+/* How many objects there are at or under `prefix` ("" for all). */
+int relay_count(Relay *relay, const char *prefix, int64_t *out_count);
+
+int relay_note_put(Relay *relay, const char *key, const void *data, size_t bytes, int64_t ttl_ms);
+/* ERR_NOT_FOUND when absent or expired. */
+int relay_note_get(Relay *relay, const char *key, void *buf, size_t capacity, size_t *out_bytes);
+
+/* on: every wait under way or to come on this handle returns ERR_CANCELLED; off: waits again. */
+void relay_interrupt(Relay *relay, bool on);
+
+/* ---- implementations ---- */
+int relay_file_open(const char *directory, Relay **out_relay);
+
+/* Memory: one store, any number of handles (threads of one process). */
+typedef struct RelayMemStore RelayMemStore;
+int relay_mem_store_open(RelayMemStore **out_store);
+void relay_mem_store_close(RelayMemStore *store); /* after all its handles */
+int relay_mem_open(RelayMemStore *store, Relay **out_relay);
+/* Bound the objects of a key's edge: a put waits while `n` objects that share everything before the
+ * key's last '.' and were put but never read are there (0: no bound). For tests of narrow relays. */
+void relay_mem_store_window(RelayMemStore *store, int n);
+
+/* Decorator: passes on to `take_inner`, and misbehaves as told (one rule set per handle). */
+typedef enum RelayFault {
+    RELAY_FAULT_NONE,
+    RELAY_FAULT_FAIL,     /* ERR_IO before the operation took place */
+    RELAY_FAULT_FAIL_DONE,/* ERR_IO though it took place (a lost answer) */
+    RELAY_FAULT_DELAY,    /* sleep delay_ms first */
+    RELAY_FAULT_TWICE,    /* put: done twice */
+    RELAY_FAULT_FLIP,     /* get: one bit of the answer flipped */
+    RELAY_FAULT_TRUNCATE, /* get: the last byte is missing */
+    RELAY_FAULT_GARBAGE   /* get: the answer is noise of the same size */
+} RelayFault;
+typedef struct RelayFaultRule {
+    RelayFault fault;
+    int64_t at_operation; /* the n-th operation (put, get, size, has, drop, notes) on this handle, from 0 */
+    int64_t n_operations; /* how many in a row; 0: one */
+    const char *key_part; /* only operations whose key contains this; NULL: all */
+    int64_t delay_ms;
+} RelayFaultRule;
+int relay_faulty_open(Relay *take_inner, const RelayFaultRule *rules, int n_rules,
+                      Relay **out_relay);
+int64_t relay_faulty_operations(const Relay *relay); /* operations seen so far */
+
+#endif
