@@ -1,0 +1,53 @@
+#include "core/hash.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "core/err.h"
+
+struct HashState {
+    XXH3_state_t *xxh3; /* made by the library, which knows its alignment */
+};
+
+uint64_t hash_bytes(const void *data, size_t bytes) {
+    return XXH3_64bits(data, bytes);
+}
+
+uint64_t hash_text(const char *text) {
+    return XXH3_64bits(text, strlen(text));
+}
+
+int hash_open(HashState **out_state) {
+    HashState *state = malloc(sizeof *state);
+    XXH3_state_t *xxh3 = XXH3_createState();
+    if (!state || !xxh3) {
+        free(state);
+        XXH3_freeState(xxh3);
+        return err_set(ERR_MEMORY, "the state of a hash");
+    }
+    state->xxh3 = xxh3;
+    XXH3_64bits_reset(xxh3);
+    *out_state = state;
+    return 0;
+}
+
+void hash_close(HashState *state) {
+    if (!state)
+        return;
+    XXH3_freeState(state->xxh3);
+    free(state);
+}
+
+void hash_reset(HashState *state) {
+    XXH3_64bits_reset(state->xxh3);
+}
+
+void hash_add(HashState *state, const void *data, size_t bytes) {
+    if (bytes > 0)
+        XXH3_64bits_update(state->xxh3, data, bytes);
+}
+
+uint64_t hash_value(const HashState *state) {
+    return XXH3_64bits_digest(state->xxh3);
+}
