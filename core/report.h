@@ -1,0 +1,56 @@
+/* What a worker tells its coordinator, besides its order's results: heartbeat notes while it runs,
+ * a result line when it ends, and the contents of the small exchange objects both sides read. */
+#ifndef FUNCPIPE_CORE_REPORT_H
+#define FUNCPIPE_CORE_REPORT_H
+
+#include "core/buf.h"
+#include "core/err.h"
+#include "core/json.h"
+
+/* Heartbeat note, JSON text of at most 1 KiB:
+ * {"attempt":1,"pid":77,"state":"running","step":12,"busy_us":..,"wait_us":..,"wall_ms":..,
+ *  "rss_bytes":..,"waiting":"KEY"} */
+typedef struct Heartbeat {
+    int64_t attempt, pid;
+    char state[16];      /* "loading" "running" "evaluating" "saving" "done" */
+    int64_t step;        /* the step under way */
+    int64_t busy_us;     /* compute time so far, all steps of this attempt */
+    int64_t wait_us;     /* time the compute thread waited inside steps */
+    int64_t wall_ms;     /* clock_wall_ms at sending */
+    int64_t rss_bytes;
+    char waiting[200];   /* key the fetch thread waits for; "" when none */
+} Heartbeat;
+
+int report_format_heartbeat(const Heartbeat *heartbeat, Buf *out_text);
+int report_parse_heartbeat(const char *text, size_t bytes, Heartbeat *out_heartbeat);
+
+/* The worker's last line on stdout: {"result":"done","step":100} or
+ * {"result":"error","code":"ERR_TIMEOUT","text":"...","step":57}. */
+typedef struct WorkerResult {
+    int code;      /* 0 or an error code */
+    int64_t step;  /* done: steps finished; error: the step under way */
+    char text[ERR_NOTE_BYTES];
+} WorkerResult;
+
+int report_format_result(const WorkerResult *result, Buf *out_text);
+int report_parse_result(const char *text, size_t bytes, WorkerResult *out_result);
+
+/* Control note, JSON: {"stop":true,"save":false}. The leader (stage 0, replica 0) reads it and puts
+ * its decision into its norms object of the step; all workers read that one, so all agree. */
+typedef struct Control {
+    bool stop, save;
+} Control;
+int report_format_control(const Control *control, Buf *out_text);
+int report_parse_control(const char *text, size_t bytes, Control *out_control);
+
+enum { DECISION_SAVE = 1, DECISION_STOP = 2 }; /* STOP: save after this step, then end */
+
+/* Norms object (key_norms), a blob of three tensors. Published by replica 0 of every stage, and by
+ * every replica of the loss stage:
+ *   F64 (n) squared gradient norms of the parameters the stage owns, ascending id (replica 0; else 0)
+ *   F64 (1) loss sum of this replica's micro-batches (loss stage; else 0)
+ *   I64 (4) valid targets, correct ones, decision bits (leader; else 0), updates skipped so far
+ * Evaluation object (key_eval), loss stage, every replica: F64 (1) loss sum, I64 (2) valid, correct.
+ * Saved object (key_saved): JSON {"files":[{"name":..,"bytes":..,"xxh3":"hex"}]}. */
+
+#endif
