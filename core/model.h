@@ -109,6 +109,8 @@ typedef struct Model {
     Layer *layers;
     Param *params;
     int32_t cap_values, cap_layers, cap_params;
+    int32_t *name_slots; /* hash table over the values' names: value id + 1, 0 where empty */
+    int32_t n_name_slots;
 } Model;
 
 /* Builder. Values input and target exist after init. */
@@ -133,6 +135,7 @@ cJSON *model_to_json(const Model *model); /* NULL when out of memory */
 
 const char *layer_kind_name(LayerKind kind);
 int32_t model_find_param(const Model *model, const char *name); /* -1: none */
+int32_t model_find_value(const Model *model, const char *name); /* -1: none */
 int64_t model_param_elements(const Model *model, int32_t param);
 /* FLOPs per sample of one layer, multiply and add counted as two (conv: 2*K*K*C*F*H'*W'). */
 double model_layer_forward_flops(const Model *model, int32_t layer);
