@@ -51,6 +51,7 @@ enum { DECISION_SAVE = 1, DECISION_STOP = 2 }; /* STOP: save after this step, th
  *   F64 (1) loss sum of this replica's micro-batches (loss stage; else 0)
  *   I64 (4) valid targets, correct ones, decision bits (leader; else 0), updates skipped so far
  * Evaluation object (key_eval), loss stage, every replica: F64 (1) loss sum, I64 (2) valid, correct.
- * Saved object (key_saved): JSON {"files":[{"name":..,"bytes":..,"xxh3":"hex"}]}. */
+ * Saved object (key_saved), every worker (replica r > 0: no files): JSON
+ * {"files":[{"name":"model-00001-of-00003.safetensors","bytes":..,"xxh3":"hex"}]}. */
 
 #endif

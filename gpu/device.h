@@ -96,6 +96,7 @@ typedef struct UpdateArgs {
 
 typedef struct DeviceOps {
     const char *name; /* "cpu" */
+    bool host_memory; /* device memory is host memory: plain values may lie in staging buffers */
     int (*open)(const DeviceConfig *config, Device **out_device);
     void (*close)(Device *device);
     /* "avx512_core": what the plan records and DeviceConfig.isa pins. */

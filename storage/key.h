@@ -7,7 +7,8 @@
  *     JOB/gGEN/tSTEP/n.S.R       norms, loss, finiteness and the leader's decision
  *     JOB/gGEN/eSTEP.B/a.P-Q.M   activation in evaluation batch B after train step STEP
  *     JOB/gGEN/eSTEP/v.S.R       evaluation sums of a loss stage's replica
- *     JOB/gGEN/tSTEP/s.S         stage S has written its save of step STEP
+ *     JOB/gGEN/tSTEP/s.S.R       worker S.R has passed the save of step STEP (replica 0: has written it);
+ *                                all workers' objects there: commit the manifest, then drop what is older
  *     JOB/gGEN/c/f.S.R.A         fence: attempt A of worker S.R has been started
  *     JOB/gGEN/n/h.S.R           heartbeat note          JOB/gGEN/n/control   control note
  *     JOB/claim.GEN              this generation number is taken (relay_put tells who was first)
@@ -41,7 +42,7 @@ Key key_reduce(const KeySpace *space, int64_t step, int stage, int replica);
 Key key_tied(const KeySpace *space, int64_t step, int param, int layer, int replica);
 Key key_norms(const KeySpace *space, int64_t step, int stage, int replica);
 Key key_eval(const KeySpace *space, int64_t step, int stage, int replica);
-Key key_saved(const KeySpace *space, int64_t step, int stage);
+Key key_saved(const KeySpace *space, int64_t step, int stage, int replica);
 Key key_fence(const KeySpace *space, int stage, int replica, int64_t attempt);
 Key key_heartbeat(const KeySpace *space, int stage, int replica);
 Key key_control(const KeySpace *space);
