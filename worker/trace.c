@@ -1,0 +1,69 @@
+#include "worker/trace.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "core/buf.h"
+#include "core/err.h"
+
+static const char *const queue_names[QUEUE_N] = {"compute", "fetch", "publish"};
+
+/* A name event: "process_name" of the worker, "thread_name" of a queue. */
+static int add_name(Buf *buf, const char *kind, const char *name, int32_t pid, int32_t tid) {
+    return buf_printf(buf,
+                      "{\"name\":\"%s\",\"ph\":\"M\",\"pid\":%" PRId32 ",\"tid\":%" PRId32
+                      ",\"args\":{\"name\":\"%s\"}}",
+                      kind, pid, tid, name);
+}
+
+/* Nanoseconds as microseconds: by whole numbers, so that the locale has no say. */
+static int add_us(Buf *buf, const char *key, int64_t ns) {
+    int64_t positive = ns > 0 ? ns : 0;
+    return buf_printf(buf, ",\"%s\":%" PRId64 ".%03d", key, positive / 1000,
+                      (int)(positive % 1000));
+}
+
+/* An instruction's text is digits, letters and "<>@": nothing in it needs escaping. */
+static int add_record(Buf *buf, const Program *program, const VmRecord *record, int32_t stage,
+                      int32_t pid) {
+    char name[64];
+    if (record->instr < 0 || record->instr >= program->n_instrs || record->queue < 0 ||
+        record->queue >= QUEUE_N)
+        return err_set(ERR_INTERNAL, "a record of instruction %" PRId32 ", which the program lacks",
+                       record->instr);
+    program_instr_text(&program->instrs[record->instr], stage, name, sizeof name);
+    TRY(buf_printf(buf, ",\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%" PRId32 ",\"tid\":%" PRId32,
+                   name, pid, record->queue));
+    TRY(add_us(buf, "ts", record->start_ns));
+    TRY(add_us(buf, "dur", record->end_ns - record->start_ns));
+    TRY(buf_printf(buf, ",\"args\":{\"step\":%" PRId64 ",\"bytes\":%" PRId64, record->step,
+                   record->bytes));
+    TRY(add_us(buf, "wait_us", record->wait_ns));
+    return buf_text(buf, "}}");
+}
+
+static int format(Buf *buf, const Program *program, const VmRecord *records, int32_t n_records,
+                  int32_t stage, int32_t replica, int32_t pid) {
+    char worker[32];
+    snprintf(worker, sizeof worker, "%" PRId32 ".%" PRId32, stage, replica);
+    TRY(buf_text(buf, "{\"traceEvents\":[\n"));
+    TRY(add_name(buf, "process_name", worker, pid, 0));
+    for (int32_t q = 0; q < QUEUE_N; q++) {
+        TRY(buf_text(buf, ",\n"));
+        TRY(add_name(buf, "thread_name", queue_names[q], pid, q));
+    }
+    for (int32_t i = 0; i < n_records; i++)
+        TRY(add_record(buf, program, &records[i], stage, pid));
+    return buf_text(buf, "\n]}\n");
+}
+
+int trace_write(const char *path, const Program *program, const VmRecord *records,
+                int32_t n_records, int32_t stage, int32_t replica, int32_t pid_number) {
+    Buf buf;
+    buf_init(&buf, 0);
+    int rc = format(&buf, program, records, n_records, stage, replica, pid_number);
+    if (rc >= 0)
+        rc = buf_write_file(path, buf_string(&buf), buf.bytes);
+    buf_done(&buf);
+    return rc;
+}
