@@ -1,5 +1,5 @@
-/* The zoo: models built by name. A description ("zoo": "cnn") with its options, a strict JSON object
- * in which everything may be left out, gives a finished model (model_check has passed):
+/* The zoo: models built by name. A name ("cnn") with its options, a strict JSON object in which
+ * everything may be left out, gives a finished model (model_check has passed):
  *
  *     mlp       {"input": [784], "hidden": [1024, 1024], "classes": 10}
  *               linear and relu per hidden width, linear, loss. An input of several dimensions is
@@ -9,7 +9,8 @@
  *               stem conv3x3-BN-relu-maxpool2, then per width a conv3x3-BN-relu of stride 2 (not at
  *               the first) and `blocks` residual blocks conv-BN-relu-conv-BN-add-relu; global
  *               average, dropout, linear, loss. About 17 MFLOP an image (forward) as it stands.
- *     tiny_gpt  {"vocab": 256, "context": 128, "width": 128, "heads": 4, "depth": 4, "dropout": 0.1}
+ *     tiny_gpt  {"vocab": 256, "context": 128, "width": 128, "heads": 4, "depth": 4,
+ *                "dropout": 0.1}
  *               GPT-2's layers and names (h.0.attn.c_attn.weight, ...): pre-LN blocks, and lm_head
  *               tied to wte.weight. Input and target are I32 (context).
  *

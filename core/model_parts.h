@@ -1,5 +1,5 @@
-/* What the files behind model.h share: the rules of each layer kind (model_infer.c) and the table of
- * attributes (model_attr.c). Not for other code. */
+/* What the files behind model.h share: the rules of each layer kind (model_infer.c) and the table
+ * of attributes (model_attr.c). Not for other code. */
 #ifndef FUNCPIPE_CORE_MODEL_PARTS_H
 #define FUNCPIPE_CORE_MODEL_PARTS_H
 
