@@ -1,0 +1,191 @@
+#include "storage/relay.h"
+
+#include <string.h>
+
+#include "core/err.h"
+
+static bool key_char(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+}
+
+int relay_check_key(const char *key) {
+    size_t length = strnlen(key, RELAY_KEY_BYTES);
+    if (length == RELAY_KEY_BYTES)
+        return err_set(ERR_ARGUMENT, "the key '%.60s...' is longer than %d characters", key,
+                       RELAY_KEY_BYTES - 1);
+    bool part_begins = true;
+    for (size_t i = 0; i <= length; i++) {
+        bool part_ends = i == length || key[i] == '/';
+        if (part_begins && part_ends)
+            return err_set(ERR_ARGUMENT, "the key '%s' has an empty part", key);
+        if (part_begins && key[i] == '.')
+            return err_set(ERR_ARGUMENT, "a part of the key '%s' begins with '.'", key);
+        if (!part_ends && !key_char(key[i]))
+            return err_set(ERR_ARGUMENT,
+                           "a key may hold only letters, digits, '.', '_', '-' and '/': character "
+                           "%zu of '%s' is none of them",
+                           i + 1, key);
+        part_begins = part_ends;
+    }
+    return 0;
+}
+
+/* ---- opening by URL ---- */
+
+static int open_file(const char *place, Relay **out_relay) {
+    if (place[0] != '/')
+        return err_set(ERR_ARGUMENT,
+                       "the relay 'file://%s' needs an absolute directory (file:///DIRECTORY)",
+                       place);
+    return relay_file_open(place, out_relay);
+}
+
+typedef struct RelayScheme {
+    const char *prefix;
+    int (*open)(const char *place, Relay **out_relay); /* place: what follows the prefix */
+} RelayScheme;
+
+static const RelayScheme schemes[] = {{"file://", open_file}};
+enum { N_SCHEMES = sizeof schemes / sizeof schemes[0] };
+
+/* Says which schemes there are, and never more of the URL than its scheme: a password may follow.
+ */
+static int unknown_scheme(const char *url) {
+    char known[128] = "";
+    size_t at = 0;
+    for (int i = 0; i < N_SCHEMES; i++) {
+        size_t length = strlen(schemes[i].prefix);
+        if (at + length + 3 > sizeof known)
+            break;
+        if (i > 0)
+            known[at++] = ' ';
+        memcpy(known + at, schemes[i].prefix, length + 1);
+        at += length;
+    }
+    const char *end = strstr(url, "://");
+    if (!end || end - url > 32)
+        return err_set(ERR_ARGUMENT, "the relay's URL does not begin with a scheme (known: %s)",
+                       known);
+    return err_set(ERR_ARGUMENT, "the relay scheme '%.*s://' is unknown (known: %s)",
+                   (int)(end - url), url, known);
+}
+
+int relay_open(const char *url, Relay **out_relay) {
+    for (int i = 0; i < N_SCHEMES; i++) {
+        size_t length = strlen(schemes[i].prefix);
+        if (strncmp(url, schemes[i].prefix, length) == 0)
+            return schemes[i].open(url + length, out_relay);
+    }
+    return unknown_scheme(url);
+}
+
+void relay_close(Relay *relay) {
+    if (relay)
+        relay->ops->close(relay);
+}
+
+/* ---- operations: arguments checked here, once for all implementations ---- */
+
+static int check_parts(const char *key, const Slice *parts, int n_parts, size_t *out_bytes) {
+    if (n_parts < 0 || n_parts > RELAY_MAX_PARTS)
+        return err_set(ERR_ARGUMENT, "putting '%s': %d parts (at most %d)", key, n_parts,
+                       RELAY_MAX_PARTS);
+    size_t bytes = 0;
+    for (int i = 0; i < n_parts; i++) {
+        if (parts[i].bytes > RELAY_MAX_OBJECT_BYTES - bytes)
+            return err_set(ERR_LIMIT, "putting '%s': more than %zu bytes", key,
+                           RELAY_MAX_OBJECT_BYTES);
+        bytes += parts[i].bytes;
+    }
+    *out_bytes = bytes;
+    return 0;
+}
+
+int relay_put(Relay *relay, const char *key, const Slice *parts, int n_parts, int64_t deadline_ns) {
+    size_t bytes = 0;
+    TRY(relay_check_key(key));
+    TRY(check_parts(key, parts, n_parts, &bytes));
+    int rc = relay->ops->put(relay, key, parts, n_parts, deadline_ns);
+    if (rc < 0)
+        return rc;
+    relay->counters.n_puts++;
+    relay->counters.put_bytes += (int64_t)bytes;
+    relay->counters.n_duplicates += rc == 1;
+    return rc;
+}
+
+int relay_get(Relay *relay, const char *key, void *buf, size_t capacity, int64_t deadline_ns,
+              size_t *out_bytes) {
+    size_t bytes = 0;
+    TRY(relay_check_key(key));
+    TRY(relay->ops->get(relay, key, buf, capacity, deadline_ns, &bytes));
+    relay->counters.n_gets++;
+    relay->counters.get_bytes += (int64_t)bytes;
+    *out_bytes = bytes;
+    return 0;
+}
+
+int relay_get_buf(Relay *relay, const char *key, Buf *buf, int64_t deadline_ns) {
+    size_t bytes = 0;
+    TRY(relay_check_key(key));
+    TRY(relay->ops->size(relay, key, deadline_ns, &bytes));
+    buf_clear(buf);
+    int rc = buf_reserve(buf, bytes);
+    if (rc < 0)
+        return err_context(rc, "the object '%s'", key);
+    /* An object never changes: if it is larger now, it was dropped and made anew, and that fails.
+     */
+    TRY(relay_get(relay, key, buf->data, bytes, deadline_ns, &bytes));
+    buf->bytes = bytes;
+    buf->data[bytes] = '\0';
+    return 0;
+}
+
+int relay_has(Relay *relay, const char *key) {
+    TRY(relay_check_key(key));
+    return relay->ops->has(relay, key);
+}
+
+int relay_drop(Relay *relay, const char *prefix, int64_t *out_dropped) {
+    int64_t dropped = 0;
+    TRY(relay_check_key(prefix));
+    TRY(relay->ops->drop(relay, prefix, &dropped));
+    relay->counters.n_drops++;
+    if (out_dropped)
+        *out_dropped = dropped;
+    return 0;
+}
+
+int relay_count(Relay *relay, const char *prefix, int64_t *out_count) {
+    int64_t count = 0;
+    if (prefix[0])
+        TRY(relay_check_key(prefix));
+    TRY(relay->ops->count(relay, prefix, &count));
+    *out_count = count;
+    return 0;
+}
+
+int relay_note_put(Relay *relay, const char *key, const void *data, size_t bytes, int64_t ttl_ms) {
+    TRY(relay_check_key(key));
+    if (bytes > RELAY_NOTE_MAX_BYTES)
+        return err_set(ERR_LIMIT, "the note '%s' has %zu bytes (at most %d)", key, bytes,
+                       RELAY_NOTE_MAX_BYTES);
+    if (ttl_ms <= 0)
+        return err_set(ERR_ARGUMENT, "the note '%s' is to live %lld ms (at least 1)", key,
+                       (long long)ttl_ms);
+    TRY(relay->ops->note_put(relay, key, data, bytes, ttl_ms));
+    relay->counters.n_notes++;
+    return 0;
+}
+
+int relay_note_get(Relay *relay, const char *key, void *buf, size_t capacity, size_t *out_bytes) {
+    TRY(relay_check_key(key));
+    TRY(relay->ops->note_get(relay, key, buf, capacity, out_bytes));
+    relay->counters.n_notes++;
+    return 0;
+}
+
+void relay_interrupt(Relay *relay, bool on) {
+    relay->ops->interrupt(relay, on);
+}

@@ -1,0 +1,443 @@
+/* The relay of one process: a hash table of objects and one of notes behind one mutex. Bytes never
+ * change once they are there and are counted by reference, so they are copied outside the lock. */
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/clock.h"
+#include "core/err.h"
+#include "core/hash.h"
+#include "storage/relay.h"
+
+typedef struct Bytes {
+    size_t bytes;
+    int n_refs; /* under the store's lock */
+    unsigned char data[];
+} Bytes;
+
+typedef struct Entry {
+    struct Entry *next;
+    uint64_t hash;
+    Bytes *bytes;
+    int64_t expires_ns; /* notes */
+    bool read;          /* objects: some get had it */
+    char key[RELAY_KEY_BYTES];
+} Entry;
+
+typedef struct Table {
+    Entry **buckets;
+    size_t n_buckets; /* power of two */
+    size_t n_entries;
+} Table;
+
+struct RelayMemStore {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* an object came, was read or dropped; a handle was interrupted */
+    Table objects, notes;
+    int window;
+    int n_handles;
+};
+
+typedef struct RelayMem {
+    Relay base;
+    RelayMemStore *store;
+    bool interrupted; /* under the store's lock */
+} RelayMem;
+
+/* ---- tables ---- */
+
+static int table_init(Table *table) {
+    table->n_buckets = 64;
+    table->n_entries = 0;
+    table->buckets = calloc(table->n_buckets, sizeof *table->buckets);
+    return table->buckets ? 0 : err_set(ERR_MEMORY, "a memory relay");
+}
+
+static void entry_free(Entry *entry) {
+    if (entry->bytes && --entry->bytes->n_refs == 0)
+        free(entry->bytes);
+    free(entry);
+}
+
+static void table_done(Table *table) {
+    for (size_t i = 0; table->buckets && i < table->n_buckets; i++) {
+        for (Entry *next, *at = table->buckets[i]; at; at = next) {
+            next = at->next;
+            entry_free(at);
+        }
+    }
+    free(table->buckets);
+}
+
+static Entry *table_find(const Table *table, const char *key) {
+    uint64_t hash = hash_text(key);
+    for (Entry *at = table->buckets[hash & (table->n_buckets - 1)]; at; at = at->next) {
+        if (at->hash == hash && strcmp(at->key, key) == 0)
+            return at;
+    }
+    return NULL;
+}
+
+/* Doubles the buckets; without memory for that the chains only grow longer. */
+static void table_grow(Table *table) {
+    size_t n_buckets = table->n_buckets * 2;
+    Entry **buckets = calloc(n_buckets, sizeof *buckets);
+    if (!buckets)
+        return;
+    for (size_t i = 0; i < table->n_buckets; i++) {
+        for (Entry *next, *at = table->buckets[i]; at; at = next) {
+            next = at->next;
+            at->next = buckets[at->hash & (n_buckets - 1)];
+            buckets[at->hash & (n_buckets - 1)] = at;
+        }
+    }
+    free(table->buckets);
+    table->buckets = buckets;
+    table->n_buckets = n_buckets;
+}
+
+static void table_add(Table *table, Entry *take_entry) {
+    if (table->n_entries >= table->n_buckets)
+        table_grow(table);
+    Entry **bucket = &table->buckets[take_entry->hash & (table->n_buckets - 1)];
+    take_entry->next = *bucket;
+    *bucket = take_entry;
+    table->n_entries++;
+}
+
+static bool under(const char *key, const char *prefix) {
+    size_t length = strlen(prefix);
+    if (length == 0)
+        return true;
+    return strncmp(key, prefix, length) == 0 && (key[length] == '/' || key[length] == '\0');
+}
+
+static int64_t table_drop(Table *table, const char *prefix) {
+    int64_t n_dropped = 0;
+    for (size_t i = 0; i < table->n_buckets; i++) {
+        for (Entry **at = &table->buckets[i]; *at;) {
+            Entry *entry = *at;
+            if (!under(entry->key, prefix)) {
+                at = &entry->next;
+                continue;
+            }
+            *at = entry->next;
+            entry_free(entry);
+            n_dropped++;
+        }
+    }
+    table->n_entries -= (size_t)n_dropped;
+    return n_dropped;
+}
+
+static int64_t table_count(const Table *table, const char *prefix) {
+    int64_t count = 0;
+    for (size_t i = 0; i < table->n_buckets; i++) {
+        for (const Entry *at = table->buckets[i]; at; at = at->next)
+            count += under(at->key, prefix);
+    }
+    return count;
+}
+
+/* ---- store ---- */
+
+int relay_mem_store_open(RelayMemStore **out_store) {
+    RelayMemStore *store = calloc(1, sizeof *store);
+    if (!store)
+        return err_set(ERR_MEMORY, "a memory relay");
+    if (table_init(&store->objects) < 0 || table_init(&store->notes) < 0) {
+        table_done(&store->objects);
+        free(store);
+        return ERR_MEMORY;
+    }
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&store->lock, NULL);
+    pthread_cond_init(&store->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    *out_store = store;
+    return 0;
+}
+
+void relay_mem_store_close(RelayMemStore *store) {
+    if (!store)
+        return;
+    assert(store->n_handles == 0);
+    table_done(&store->objects);
+    table_done(&store->notes);
+    pthread_cond_destroy(&store->changed);
+    pthread_mutex_destroy(&store->lock);
+    free(store);
+}
+
+void relay_mem_store_window(RelayMemStore *store, int n) {
+    pthread_mutex_lock(&store->lock);
+    store->window = n;
+    pthread_cond_broadcast(&store->changed);
+    pthread_mutex_unlock(&store->lock);
+}
+
+/* One wait for a change, under the lock. `what` and the key go into the errors. */
+static int wait_change(RelayMem *mem, const char *what, const char *key, int64_t deadline_ns) {
+    RelayMemStore *store = mem->store;
+    if (mem->interrupted)
+        return err_set(ERR_CANCELLED, "%s '%s' in the memory relay was interrupted", what, key);
+    if (deadline_ns == CLOCK_NEVER) {
+        pthread_cond_wait(&store->changed, &store->lock);
+        return 0;
+    }
+    if (clock_now_ns() >= deadline_ns)
+        return err_set(ERR_TIMEOUT, "%s '%s' in the memory relay: the deadline passed", what, key);
+    struct timespec until = {.tv_sec = (time_t)(deadline_ns / CLOCK_NS_PER_S),
+                             .tv_nsec = (long)(deadline_ns % CLOCK_NS_PER_S)};
+    pthread_cond_timedwait(&store->changed, &store->lock, &until);
+    return 0;
+}
+
+/* ---- operations ---- */
+
+static Entry *entry_make(const char *key, const Slice *parts, int n_parts) {
+    size_t bytes = 0;
+    for (int i = 0; i < n_parts; i++)
+        bytes += parts[i].bytes;
+    Entry *entry = calloc(1, sizeof *entry);
+    Bytes *content = malloc(sizeof *content + bytes);
+    if (!entry || !content) {
+        free(entry);
+        free(content);
+        err_set(ERR_MEMORY, "putting '%s' (%zu bytes) into the memory relay", key, bytes);
+        return NULL;
+    }
+    content->bytes = bytes;
+    content->n_refs = 1;
+    size_t at = 0;
+    for (int i = 0; i < n_parts; i++) {
+        if (parts[i].bytes > 0)
+            memcpy(content->data + at, parts[i].data, parts[i].bytes);
+        at += parts[i].bytes;
+    }
+    entry->bytes = content;
+    entry->hash = hash_text(key);
+    memcpy(entry->key, key, strlen(key) + 1);
+    return entry;
+}
+
+/* Is the key's edge full: as many objects as the window allows, put and never read? */
+static bool edge_full(const RelayMemStore *store, const char *key) {
+    const char *dot = strrchr(key, '.');
+    if (store->window <= 0 || !dot)
+        return false;
+    size_t length = (size_t)(dot - key) + 1;
+    int n = 0;
+    for (size_t i = 0; i < store->objects.n_buckets; i++) {
+        for (const Entry *at = store->objects.buckets[i]; at; at = at->next) {
+            const char *other = strrchr(at->key, '.');
+            n += !at->read && other && (size_t)(other - at->key) + 1 == length &&
+                 strncmp(at->key, key, length) == 0;
+        }
+    }
+    return n >= store->window;
+}
+
+static int mem_put(Relay *relay, const char *key, const Slice *parts, int n_parts,
+                   int64_t deadline_ns) {
+    RelayMem *mem = (RelayMem *)relay;
+    RelayMemStore *store = mem->store;
+    Entry *entry = entry_make(key, parts, n_parts);
+    if (!entry)
+        return ERR_MEMORY;
+    int rc = 0;
+    bool waited = false;
+    pthread_mutex_lock(&store->lock);
+    while (!table_find(&store->objects, key) && edge_full(store, key)) {
+        waited = true;
+        TRY_DONE(wait_change(mem, "putting", key, deadline_ns));
+    }
+    if (table_find(&store->objects, key)) {
+        rc = 1;
+        goto done;
+    }
+    table_add(&store->objects, entry);
+    entry = NULL;
+    pthread_cond_broadcast(&store->changed);
+done:
+    pthread_mutex_unlock(&store->lock);
+    relay->counters.n_waits += waited;
+    if (entry)
+        entry_free(entry);
+    return rc;
+}
+
+/* Wait for the object, under the lock. */
+static int await(RelayMem *mem, const char *key, int64_t deadline_ns, Entry **out_entry) {
+    Entry *entry = table_find(&mem->store->objects, key);
+    mem->base.counters.n_waits += !entry;
+    while (!entry) {
+        TRY(wait_change(mem, "getting", key, deadline_ns));
+        entry = table_find(&mem->store->objects, key);
+    }
+    *out_entry = entry;
+    return 0;
+}
+
+static int mem_get(Relay *relay, const char *key, void *buf, size_t capacity, int64_t deadline_ns,
+                   size_t *out_bytes) {
+    RelayMem *mem = (RelayMem *)relay;
+    RelayMemStore *store = mem->store;
+    Entry *entry = NULL;
+    Bytes *bytes = NULL;
+    pthread_mutex_lock(&store->lock);
+    int rc = await(mem, key, deadline_ns, &entry);
+    if (rc >= 0 && entry->bytes->bytes > capacity)
+        rc = err_set(ERR_LIMIT, "the object '%s' in the memory relay has %zu bytes, room for %zu",
+                     key, entry->bytes->bytes, capacity);
+    if (rc >= 0) {
+        if (!entry->read && store->window > 0)
+            pthread_cond_broadcast(&store->changed);
+        entry->read = true;
+        bytes = entry->bytes;
+        bytes->n_refs++;
+    }
+    pthread_mutex_unlock(&store->lock);
+    if (rc < 0)
+        return rc;
+    if (bytes->bytes > 0)
+        memcpy(buf, bytes->data, bytes->bytes);
+    *out_bytes = bytes->bytes;
+    pthread_mutex_lock(&store->lock);
+    bool last = --bytes->n_refs == 0;
+    pthread_mutex_unlock(&store->lock);
+    if (last)
+        free(bytes);
+    return 0;
+}
+
+static int mem_size(Relay *relay, const char *key, int64_t deadline_ns, size_t *out_bytes) {
+    RelayMem *mem = (RelayMem *)relay;
+    Entry *entry = NULL;
+    pthread_mutex_lock(&mem->store->lock);
+    int rc = await(mem, key, deadline_ns, &entry);
+    if (rc >= 0)
+        *out_bytes = entry->bytes->bytes;
+    pthread_mutex_unlock(&mem->store->lock);
+    return rc;
+}
+
+static int mem_has(Relay *relay, const char *key) {
+    RelayMem *mem = (RelayMem *)relay;
+    pthread_mutex_lock(&mem->store->lock);
+    bool there = table_find(&mem->store->objects, key) != NULL;
+    pthread_mutex_unlock(&mem->store->lock);
+    return there;
+}
+
+static int mem_drop(Relay *relay, const char *prefix, int64_t *out_dropped) {
+    RelayMemStore *store = ((RelayMem *)relay)->store;
+    pthread_mutex_lock(&store->lock);
+    *out_dropped = table_drop(&store->objects, prefix) + table_drop(&store->notes, prefix);
+    if (store->window > 0)
+        pthread_cond_broadcast(&store->changed);
+    pthread_mutex_unlock(&store->lock);
+    return 0;
+}
+
+static int mem_count(Relay *relay, const char *prefix, int64_t *out_count) {
+    RelayMemStore *store = ((RelayMem *)relay)->store;
+    pthread_mutex_lock(&store->lock);
+    *out_count = table_count(&store->objects, prefix);
+    pthread_mutex_unlock(&store->lock);
+    return 0;
+}
+
+static int mem_note_put(Relay *relay, const char *key, const void *data, size_t bytes,
+                        int64_t ttl_ms) {
+    RelayMemStore *store = ((RelayMem *)relay)->store;
+    Slice part = {data, bytes};
+    Entry *entry = entry_make(key, &part, 1);
+    if (!entry)
+        return ERR_MEMORY;
+    entry->expires_ns = clock_deadline_ms(ttl_ms);
+    pthread_mutex_lock(&store->lock);
+    Entry *old = table_find(&store->notes, key);
+    if (old) {
+        Bytes *content = old->bytes;
+        old->bytes = entry->bytes;
+        old->expires_ns = entry->expires_ns;
+        entry->bytes = content;
+    } else {
+        table_add(&store->notes, entry);
+        entry = NULL;
+    }
+    pthread_mutex_unlock(&store->lock);
+    if (entry)
+        entry_free(entry);
+    return 0;
+}
+
+static int mem_note_get(Relay *relay, const char *key, void *buf, size_t capacity,
+                        size_t *out_bytes) {
+    RelayMemStore *store = ((RelayMem *)relay)->store;
+    int rc = 0;
+    pthread_mutex_lock(&store->lock);
+    Entry *entry = table_find(&store->notes, key);
+    if (!entry || clock_now_ns() >= entry->expires_ns) {
+        rc = err_set(ERR_NOT_FOUND, "the memory relay has no note '%s'%s", key,
+                     entry ? " any more: it expired" : "");
+        goto done;
+    }
+    if (entry->bytes->bytes > capacity) {
+        rc = err_set(ERR_LIMIT, "the note '%s' has %zu bytes, room for %zu", key,
+                     entry->bytes->bytes, capacity);
+        goto done;
+    }
+    if (entry->bytes->bytes > 0)
+        memcpy(buf, entry->bytes->data, entry->bytes->bytes);
+    *out_bytes = entry->bytes->bytes;
+done:
+    pthread_mutex_unlock(&store->lock);
+    return rc;
+}
+
+static void mem_interrupt(Relay *relay, bool on) {
+    RelayMem *mem = (RelayMem *)relay;
+    pthread_mutex_lock(&mem->store->lock);
+    mem->interrupted = on;
+    pthread_cond_broadcast(&mem->store->changed);
+    pthread_mutex_unlock(&mem->store->lock);
+}
+
+static void mem_close(Relay *relay) {
+    RelayMem *mem = (RelayMem *)relay;
+    pthread_mutex_lock(&mem->store->lock);
+    mem->store->n_handles--;
+    pthread_mutex_unlock(&mem->store->lock);
+    free(mem);
+}
+
+int relay_mem_open(RelayMemStore *store, Relay **out_relay) {
+    static const RelayOps ops = {.name = "mem",
+                                 .close = mem_close,
+                                 .put = mem_put,
+                                 .get = mem_get,
+                                 .size = mem_size,
+                                 .has = mem_has,
+                                 .drop = mem_drop,
+                                 .count = mem_count,
+                                 .note_put = mem_note_put,
+                                 .note_get = mem_note_get,
+                                 .interrupt = mem_interrupt};
+    RelayMem *mem = calloc(1, sizeof *mem);
+    if (!mem)
+        return err_set(ERR_MEMORY, "a handle of the memory relay");
+    mem->base.ops = &ops;
+    mem->store = store;
+    pthread_mutex_lock(&store->lock);
+    store->n_handles++;
+    pthread_mutex_unlock(&store->lock);
+    *out_relay = &mem->base;
+    return 0;
+}
