@@ -35,10 +35,12 @@ void clock_sleep_until(int64_t deadline_ns) {
 }
 
 const char *clock_format_wall(int64_t wall_ms, char *buf, int buf_bytes) {
-    int64_t ms = wall_ms % 1000;
-    if (ms < 0)
+    int ms = (int)(wall_ms % 1000);
+    time_t seconds = (time_t)(wall_ms / 1000);
+    if (ms < 0) { /* before 1970: round down */
         ms += 1000;
-    time_t seconds = (time_t)((wall_ms - ms) / 1000);
+        seconds--;
+    }
     struct tm utc;
     if (buf_bytes <= 0)
         return buf;
@@ -47,6 +49,6 @@ const char *clock_format_wall(int64_t wall_ms, char *buf, int buf_bytes) {
         return buf;
     }
     snprintf(buf, (size_t)buf_bytes, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", utc.tm_year + 1900,
-             utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, (int)ms);
+             utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, ms);
     return buf;
 }

@@ -7,40 +7,39 @@
 
 #define SHAPE_MAX_ELEMENTS (INT64_C(1) << 48)
 
+typedef struct DTypeRow {
+    size_t bytes;
+    const char *name;
+} DTypeRow;
+
+static const DTypeRow rows[] = {
+#define DTYPE_ROW(name, value, bytes, text) [value] = {bytes, text},
+    DTYPE_TABLE(DTYPE_ROW)
+#undef DTYPE_ROW
+};
+enum { N_ROWS = sizeof rows / sizeof rows[0] };
+
+static const DTypeRow *row_of(DType dtype) {
+    static const DTypeRow unknown = {0, "?"};
+    unsigned i = (unsigned)dtype;
+    return i < N_ROWS && rows[i].name ? &rows[i] : &unknown;
+}
+
 size_t dtype_bytes(DType dtype) {
-    switch (dtype) {
-    case DTYPE_NONE:
-        return 0;
-#define DTYPE_CASE(name, value, bytes, text)                                                       \
-    case name:                                                                                     \
-        return bytes;
-        DTYPE_TABLE(DTYPE_CASE)
-#undef DTYPE_CASE
-    }
-    return 0;
+    return row_of(dtype)->bytes;
 }
 
 const char *dtype_name(DType dtype) {
-    switch (dtype) {
-    case DTYPE_NONE:
-        return "?";
-#define DTYPE_CASE(name, value, bytes, text)                                                       \
-    case name:                                                                                     \
-        return text;
-        DTYPE_TABLE(DTYPE_CASE)
-#undef DTYPE_CASE
-    }
-    return "?";
+    return row_of(dtype)->name;
 }
 
 int dtype_parse(const char *name, DType *out_dtype) {
-#define DTYPE_TRY(dtype, value, bytes, text)                                                       \
-    if (strcmp(name, text) == 0) {                                                                 \
-        *out_dtype = dtype;                                                                        \
-        return 0;                                                                                  \
+    for (int i = 0; i < N_ROWS; i++) {
+        if (rows[i].name && strcmp(rows[i].name, name) == 0) {
+            *out_dtype = (DType)i;
+            return 0;
+        }
     }
-    DTYPE_TABLE(DTYPE_TRY)
-#undef DTYPE_TRY
     return err_set(ERR_FORMAT, "'%s' is not an element type (expected one such as F32, I64, U8)",
                    name);
 }

@@ -6,40 +6,44 @@
 
 static _Thread_local ErrNote thread_note;
 
-/* Format into `out`, which may not be the note: the arguments often point into it. A sequence of
- * UTF-8 that the cut would halve is left out whole. */
-static void note_format(char out[ERR_NOTE_BYTES], const char *format, va_list args) {
-    int wanted = vsnprintf(out, ERR_NOTE_BYTES, format, args);
-    if (wanted < ERR_NOTE_BYTES)
-        return;
-    size_t end = ERR_NOTE_BYTES - 1;
-    size_t lead = end;
-    while (lead > 0 && end - lead < 4 && ((unsigned char)out[lead - 1] & 0xC0) == 0x80)
+/* Leave out the last character of a text that was cut within it. */
+static void drop_half_character(char *text, size_t length) {
+    size_t lead = length;
+    while (lead > 0 && length - lead < 3 && ((unsigned char)text[lead - 1] & 0xC0) == 0x80)
         lead--;
-    if (lead > 0 && (unsigned char)out[lead - 1] >= 0xC0) {
-        unsigned char first = (unsigned char)out[lead - 1];
-        size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-        if (lead - 1 + length > end)
-            out[lead - 1] = '\0';
-    }
+    if (lead == 0 || (unsigned char)text[lead - 1] < 0xC0)
+        return;
+    unsigned char first = (unsigned char)text[lead - 1];
+    size_t wanted = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+    if (lead - 1 + wanted > length)
+        text[lead - 1] = '\0';
+}
+
+/* Format into `out`, which may not be the note: the arguments often point into it. */
+static void note_format(char out[ERR_NOTE_BYTES], const char *format, va_list args) {
+    if (vsnprintf(out, ERR_NOTE_BYTES, format, args) >= ERR_NOTE_BYTES)
+        drop_half_character(out, ERR_NOTE_BYTES - 1);
 }
 
 static int note_put(int code, const char *front, const char *between, const char *back) {
     char text[ERR_NOTE_BYTES];
+    size_t room = ERR_NOTE_BYTES - 1;
     size_t at = 0;
     const char *parts[] = {front, between, back};
     for (int i = 0; i < 3; i++) {
-        size_t length = strnlen(parts[i], ERR_NOTE_BYTES - 1 - at);
+        size_t length = strnlen(parts[i], room - at);
         memcpy(text + at, parts[i], length);
         at += length;
     }
     text[at] = '\0';
+    if (at == room)
+        drop_half_character(text, at);
     thread_note.code = code;
     memcpy(thread_note.text, text, at + 1);
     return code;
 }
 
-int err_set(int code, const char *format, ...) {
+int(err_set)(int code, const char *format, ...) {
     char words[ERR_NOTE_BYTES];
     va_list args;
     va_start(args, format);
@@ -48,7 +52,7 @@ int err_set(int code, const char *format, ...) {
     return note_put(code, words, "", "");
 }
 
-int err_errno(int code, int errnum, const char *format, ...) {
+int(err_errno)(int code, int errnum, const char *format, ...) {
     char words[ERR_NOTE_BYTES];
     va_list args;
     va_start(args, format);
@@ -58,7 +62,7 @@ int err_errno(int code, int errnum, const char *format, ...) {
     return note_put(code, words, ": ", strerror_r(errnum, sentence, sizeof sentence));
 }
 
-int err_context(int code, const char *format, ...) {
+int(err_context)(int code, const char *format, ...) {
     char words[ERR_NOTE_BYTES];
     va_list args;
     va_start(args, format);

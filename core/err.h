@@ -67,6 +67,15 @@ bool err_retry(int code);           /* may a retry help? */
 /* The code named `name`, or ERR_INTERNAL (to carry codes in JSON). */
 int err_from_name(const char *name);
 
+/* Lets compilers and analysers see that what these return is negative, so that they do not take an
+ * output for unset behind TRY(). A code that is not one becomes ERR_INTERNAL. */
+static inline int err_negative(int code) {
+    return code < 0 ? code : ERR_INTERNAL;
+}
+#define err_set(...) err_negative((err_set)(__VA_ARGS__))
+#define err_errno(...) err_negative((err_errno)(__VA_ARGS__))
+#define err_context(...) err_negative((err_context)(__VA_ARGS__))
+
 #define TRY(call)                                                                                  \
     do {                                                                                           \
         int try_rc_ = (call);                                                                      \

@@ -12,26 +12,27 @@
 
 typedef struct Writer {
     Buf *buf;
+    locale_t c; /* the "C" locale, which is the thread's, too, while writing */
     bool pretty;
     int depth;
 } Writer;
 
 /* The shortest of 15, 16 and 17 digits that reads back equal; whole numbers without an exponent
- * as long as a double counts them. The thread's locale is "C" here. */
-static int write_number(Buf *buf, double value) {
+ * as long as a double counts them. */
+static int write_number(Writer *writer, double value) {
     if (!isfinite(value))
         return err_set(ERR_ARGUMENT, "a number that is not finite cannot be written as JSON");
     char text[40];
     if (value == floor(value) && fabs(value) < 0x1p53 && !(value == 0 && signbit(value))) {
         snprintf(text, sizeof text, "%lld", (long long)value);
-        return buf_text(buf, text);
+        return buf_text(writer->buf, text);
     }
     double back = NAN;
     for (int digits = 15; digits <= 17 && back != value; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, value);
-        TRY(text_parse_f64(text, &back));
+        back = strtod_l(text, NULL, writer->c);
     }
-    return buf_text(buf, text);
+    return buf_text(writer->buf, text);
 }
 
 /* Bytes that are not UTF-8 (a name from outside in an error message) become U+FFFD, so that the
@@ -119,7 +120,7 @@ static int write_value(Writer *writer, const cJSON *value) {
     if (cJSON_IsString(value) && value->valuestring)
         return write_string(writer->buf, value->valuestring);
     if (cJSON_IsNumber(value))
-        return write_number(writer->buf, value->valuedouble);
+        return write_number(writer, value->valuedouble);
     if (cJSON_IsBool(value))
         return buf_text(writer->buf, cJSON_IsTrue(value) ? "true" : "false");
     if (cJSON_IsNull(value))
@@ -135,7 +136,7 @@ int json_format(const cJSON *value, bool pretty, Buf *buf) {
         return err_set(ERR_MEMORY, "the C locale");
     locale_t before = uselocale(c);
     size_t bytes_before = buf->bytes;
-    Writer writer = {.buf = buf, .pretty = pretty};
+    Writer writer = {.buf = buf, .c = c, .pretty = pretty};
     int rc = write_value(&writer, value);
     uselocale(before);
     freelocale(c);

@@ -124,7 +124,7 @@ int json_get_i64(JsonObject *object, const char *key, int64_t min, int64_t max, 
 int json_opt_i64(JsonObject *object, const char *key, int64_t min, int64_t max, int64_t *out) {
     const cJSON *value;
     int found = find(object, key, &value);
-    if (found == 1)
+    if (found > 0)
         TRY(read_i64(object, key, -1, value, min, max, out));
     return found;
 }
@@ -150,7 +150,7 @@ int json_get_f64(JsonObject *object, const char *key, double min, double max, do
 int json_opt_f64(JsonObject *object, const char *key, double min, double max, double *out) {
     const cJSON *value;
     int found = find(object, key, &value);
-    if (found == 1)
+    if (found > 0)
         TRY(read_f64(object, key, value, min, max, out));
     return found;
 }
@@ -171,7 +171,7 @@ int json_get_bool(JsonObject *object, const char *key, bool *out) {
 int json_opt_bool(JsonObject *object, const char *key, bool *out) {
     const cJSON *value;
     int found = find(object, key, &value);
-    if (found == 1)
+    if (found > 0)
         TRY(read_bool(object, key, value, out));
     return found;
 }
@@ -193,14 +193,14 @@ int json_get_string(JsonObject *object, const char *key, const char **out) {
 int json_opt_string(JsonObject *object, const char *key, const char **out) {
     const cJSON *value;
     int found = find(object, key, &value);
-    if (found == 1)
+    if (found > 0)
         TRY(read_string(object, key, value, out));
     return found;
 }
 
 static int read_choice(const JsonObject *object, const char *key, const cJSON *value,
                        const char *const *names, int n_names, int *out) {
-    const char *text = NULL;
+    const char *text;
     TRY(read_string(object, key, value, &text));
     for (int i = 0; i < n_names; i++) {
         if (strcmp(names[i], text) == 0) {
@@ -233,7 +233,7 @@ int json_opt_choice(JsonObject *object, const char *key, const char *const *name
                     int *out) {
     const cJSON *value;
     int found = find(object, key, &value);
-    if (found == 1)
+    if (found > 0)
         TRY(read_choice(object, key, value, names, n_names, out));
     return found;
 }
@@ -243,9 +243,9 @@ static int opt_units(JsonObject *object, const char *key, int (*parse)(const cha
                      int64_t *out) {
     const cJSON *value;
     int found = find(object, key, &value);
-    if (found != 1)
+    if (found <= 0)
         return found;
-    const char *text = NULL;
+    const char *text;
     TRY(read_string(object, key, value, &text));
     int rc = parse(text, out);
     if (rc < 0)
@@ -283,7 +283,7 @@ int json_get(JsonObject *object, const char *key, const cJSON **out, char *out_p
 
 int json_opt(JsonObject *object, const char *key, const cJSON **out, char *out_path) {
     int found = find(object, key, out);
-    if (found == 1)
+    if (found > 0)
         path_of(object, key, out_path);
     return found;
 }
@@ -317,7 +317,7 @@ int json_opt_i64_array(JsonObject *object, const char *key, int64_t min, int64_t
                        int max_n, int *out_n) {
     const cJSON *value;
     int found = find(object, key, &value);
-    if (found == 1)
+    if (found > 0)
         TRY(read_i64_array(object, key, value, min, max, out, max_n, out_n));
     return found;
 }
