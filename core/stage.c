@@ -195,7 +195,7 @@ static void find_uses(const Stage *stage, const Model *model, Use *uses) {
 static int init_params(Stage *stage, const Model *model) {
     if (model->n_params == 0)
         return 0;
-    Use *uses = malloc((size_t)model->n_params * sizeof *uses);
+    Use *uses = calloc((size_t)model->n_params, sizeof *uses);
     stage->params = malloc((size_t)model->n_params * sizeof *stage->params);
     if (!uses || !stage->params) {
         free(uses);
