@@ -5,8 +5,8 @@
  *
  * The cut must not change a bit, so gradients are summed in an order the whole model fixes: a
  * value's contributions are added in descending order of the consuming layer. The stage that holds
- * the last consumers may send their sum (a prefix of that order); every other remote consumer's
- * contribution is its own item on the edge. Likewise a parameter's gradient has one accumulator per
+ * the last consumers sends their sum (a prefix of that order); every other remote consumer's
+ * contribution is its own item on the edge. A layer that reads a value twice is one consumer. Likewise a parameter's gradient has one accumulator per
  * using layer; uses are summed in ascending layer order, and within a use replicas in order. */
 #ifndef FUNCPIPE_CORE_STAGE_H
 #define FUNCPIPE_CORE_STAGE_H
@@ -17,7 +17,7 @@ enum { STAGE_MAX = 4096 };
 
 typedef struct EdgeGrad {
     int32_t value;
-    int32_t consumer; /* the consuming layer, or -1: the sum over all consumers in that stage */
+    int32_t consumer; /* the consuming layer, or -1: the sum over all (or the one) in that stage */
 } EdgeGrad;
 
 typedef struct Edge {
@@ -25,7 +25,7 @@ typedef struct Edge {
     int32_t n_values;
     int32_t *values; /* value ids, ascending */
     int32_t n_grads; /* 0: nothing comes back */
-    EdgeGrad *grads; /* in summing order: descending consumer */
+    EdgeGrad *grads; /* ascending value; of one value in summing order: descending consumer */
 } Edge;
 
 typedef struct StageParam {
@@ -52,7 +52,8 @@ int stage_init(Stage *stage, const Model *model, const int32_t *ends, int32_t n_
                int32_t index);
 void stage_done(Stage *stage);
 int32_t stage_of_layer(const int32_t *ends, int32_t n_stages, int32_t layer);
-/* Bytes a micro-batch of `rows` moves over the edge, forward (and back when `back`). */
+/* Bytes a micro-batch of `rows` moves over the edge: forward, plus the gradients when `back`.
+ * INT64_MAX when they do not fit. */
 int64_t stage_edge_bytes(const Model *model, const Edge *edge, int64_t rows, bool back);
 
 #endif
