@@ -6,8 +6,9 @@
  * The cut must not change a bit, so gradients are summed in an order the whole model fixes: a
  * value's contributions are added in descending order of the consuming layer. The stage that holds
  * the last consumers sends their sum (a prefix of that order); every other remote consumer's
- * contribution is its own item on the edge. A layer that reads a value twice is one consumer. Likewise a parameter's gradient has one accumulator per
- * using layer; uses are summed in ascending layer order, and within a use replicas in order. */
+ * contribution is its own item on the edge. A layer that reads a value twice is one
+ * consumer. Likewise a parameter's gradient has one accumulator per using layer; uses are summed in
+ * ascending layer order, and within a use replicas in order. */
 #ifndef FUNCPIPE_CORE_STAGE_H
 #define FUNCPIPE_CORE_STAGE_H
 
