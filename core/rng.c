@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdbool.h>
 
 #include "core/hash.h"
 
@@ -94,34 +95,40 @@ static double log_portable(double u) {
 /* sin and cos of 2 pi t for t in [0, 1): Taylor series on an eighth of a turn around the nearest
  * quarter. */
 static void sin_cos_turns(double t, double *out_sin, double *out_cos) {
+    enum { N_TERMS = 9 };
+    static const double sine[N_TERMS] = {1.0,
+                                         -1.0 / 6,
+                                         1.0 / 120,
+                                         -1.0 / 5040,
+                                         1.0 / 362880,
+                                         -1.0 / 39916800,
+                                         1.0 / 6227020800,
+                                         -1.0 / 1307674368000,
+                                         1.0 / 355687428096000};
+    static const double cosine[N_TERMS] = {1.0,
+                                           -1.0 / 2,
+                                           1.0 / 24,
+                                           -1.0 / 720,
+                                           1.0 / 40320,
+                                           -1.0 / 3628800,
+                                           1.0 / 479001600,
+                                           -1.0 / 87178291200,
+                                           1.0 / 20922789888000};
     int quarter = (int)(4.0 * t + 0.5);
     double x = (t - 0.25 * quarter) * 6.28318530717958647693;
     double x2 = x * x;
-    double s = 1.0;
-    double c = 1.0;
-    for (int k = 16; k >= 2; k -= 2) {
-        s = 1.0 - s * x2 / (k * (k + 1));
-        c = 1.0 - c * x2 / (k * (k - 1));
+    double s = sine[N_TERMS - 1];
+    double c = cosine[N_TERMS - 1];
+    for (int i = N_TERMS - 2; i >= 0; i--) {
+        s = s * x2 + sine[i];
+        c = c * x2 + cosine[i];
     }
     s *= x;
-    switch (quarter & 3) {
-    case 0:
-        *out_sin = s;
-        *out_cos = c;
-        break;
-    case 1:
-        *out_sin = c;
-        *out_cos = -s;
-        break;
-    case 2:
-        *out_sin = -s;
-        *out_cos = -c;
-        break;
-    default:
-        *out_sin = -c;
-        *out_cos = s;
-        break;
-    }
+    /* A quarter turn on: the sine becomes the cosine, the cosine the negative sine. */
+    static const double sign[2] = {1.0, -1.0};
+    bool odd = quarter & 1;
+    *out_sin = sign[quarter >> 1 & 1] * (odd ? c : s);
+    *out_cos = sign[(quarter + 1) >> 1 & 1] * (odd ? s : c);
 }
 
 void rng_fill_normal(uint64_t seed, const char *name, float std, float *out, size_t n) {
