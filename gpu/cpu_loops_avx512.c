@@ -1,0 +1,3 @@
+#define LOOPS_TABLE cpu_loops_avx512
+#define LOOPS_BLOCK 16
+#include "gpu/cpu_loops.inc"

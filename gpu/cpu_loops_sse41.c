@@ -1,0 +1,3 @@
+#define LOOPS_TABLE cpu_loops_sse41
+#define LOOPS_BLOCK 8
+#include "gpu/cpu_loops.inc"
