@@ -1,0 +1,254 @@
+/* $.plan: the cut by layer names or numbers, replicas, schedule. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/config_parts.h"
+#include "core/err.h"
+#include "core/program.h"
+#include "core/text.h"
+
+static const char *const device_names[] = {"cpu"};
+
+void config_plan_done(PlanRequest *plan) {
+    free(plan->ends);
+    free(plan->replicas);
+    free(plan->recompute);
+    plan->ends = NULL;
+    plan->replicas = NULL;
+    plan->recompute = NULL;
+}
+
+int32_t config_workers(const PlanRequest *plan) {
+    int64_t workers = 0;
+    for (int32_t i = 0; i < plan->n_stages; i++)
+        workers += plan->replicas[i];
+    return workers > INT32_MAX ? INT32_MAX : (int32_t)workers;
+}
+
+static int unknown_layer(const Model *model, const char *name, const char *path, int index) {
+    const char **names = malloc((size_t)model->n_layers * sizeof *names);
+    const char *nearest = NULL;
+    for (int32_t i = 0; names && i < model->n_layers; i++)
+        names[i] = model->layers[i].name;
+    if (names)
+        nearest = text_nearest(name, names, (size_t)model->n_layers);
+    free(names); /* nearest stands in the model */
+    if (nearest)
+        return err_set(ERR_ARGUMENT, "%s[%d]: no layer is named '%s' (did you mean '%s'?)", path,
+                       index, name, nearest);
+    return err_set(ERR_ARGUMENT, "%s[%d]: no layer is named '%s'", path, index, name);
+}
+
+/* One entry of the cut: the name of a stage's last layer, or the number of the layer behind it. */
+static int end_of_item(const cJSON *item, const Model *model, const char *path, int index,
+                       int32_t *out_end) {
+    if (cJSON_IsString(item)) {
+        for (int32_t i = 0; i < model->n_layers; i++) {
+            if (strcmp(model->layers[i].name, item->valuestring) == 0) {
+                *out_end = i + 1;
+                return 0;
+            }
+        }
+        return unknown_layer(model, item->valuestring, path, index);
+    }
+    double number = cJSON_IsNumber(item) ? item->valuedouble : 0;
+    if (!(number >= 1 && number <= model->n_layers) || number != (int32_t)number)
+        return err_set(ERR_ARGUMENT,
+                       "%s[%d]: expected a layer's name or a number of layers from 1 to %d", path,
+                       index, model->n_layers);
+    *out_end = (int32_t)number;
+    return 0;
+}
+
+static int parse_cut_array(const cJSON *value, const Model *model, const char *path,
+                           PlanRequest *plan) {
+    int n = cJSON_GetArraySize(value);
+    if (n >= STAGE_MAX)
+        return err_set(ERR_LIMIT, "%s: more than %d entries", path, STAGE_MAX - 1);
+    plan->ends = calloc((size_t)n + 1, sizeof *plan->ends);
+    if (!plan->ends)
+        return err_set(ERR_MEMORY, "%s", path);
+    int32_t n_ends = 0;
+    const cJSON *item = NULL;
+    cJSON_ArrayForEach(item, value) {
+        TRY(end_of_item(item, model, path, n_ends, &plan->ends[n_ends]));
+        if (n_ends > 0 && plan->ends[n_ends] <= plan->ends[n_ends - 1])
+            return err_set(ERR_ARGUMENT, "%s[%d]: ends at layer %d, not behind the one before (%d)",
+                           path, n_ends, plan->ends[n_ends], plan->ends[n_ends - 1]);
+        n_ends++;
+    }
+    if (n_ends == 0 || plan->ends[n_ends - 1] < model->n_layers)
+        plan->ends[n_ends++] = model->n_layers; /* the last stage's end may be left out */
+    if (plan->n_stages > 0 && plan->n_stages != n_ends)
+        return err_set(ERR_ARGUMENT, "%s: makes %d stages, but plan.stages is %d", path, n_ends,
+                       plan->n_stages);
+    plan->n_stages = n_ends;
+    return 0;
+}
+
+static int parse_cut(JsonObject *object, const Model *model, PlanRequest *plan) {
+    const cJSON *value = NULL;
+    char path[JSON_PATH_BYTES];
+    int64_t stages = 0;
+    TRY(json_opt_i64(object, "stages", 1, STAGE_MAX, &stages));
+    plan->n_stages = (int32_t)stages;
+    int present = json_opt(object, "cut", &value, path);
+    TRY(present);
+    if (present && cJSON_IsArray(value))
+        TRY(parse_cut_array(value, model, path, plan));
+    else if (present && !(cJSON_IsString(value) && strcmp(value->valuestring, "auto") == 0))
+        return err_set(ERR_FORMAT, "%s: expected \"auto\" or an array of layers", path);
+    if (plan->n_stages == 0)
+        plan->n_stages = 1;
+    if (plan->n_stages > model->n_layers)
+        return err_set(ERR_INFEASIBLE, "%s.stages: %d stages, but model '%s' has only %d layers",
+                       object->path, plan->n_stages, model->name, model->n_layers);
+    return 0;
+}
+
+static int replicas_of_item(const cJSON *item, const char *path, const char *place,
+                            int32_t *out_replicas) {
+    double number = cJSON_IsNumber(item) ? item->valuedouble : 0;
+    if (!(number >= 1 && number <= CONFIG_MAX_REPLICAS) || number != (int32_t)number)
+        return err_set(ERR_ARGUMENT, "%s%s: expected a whole number from 1 to %d", path, place,
+                       CONFIG_MAX_REPLICAS);
+    *out_replicas = (int32_t)number;
+    return 0;
+}
+
+/* [2, 1, 1], or {"1": 2}: one a stage, or only those that have several. */
+static int parse_replicas(JsonObject *object, PlanRequest *plan) {
+    const cJSON *value = NULL;
+    const cJSON *item = NULL;
+    char path[JSON_PATH_BYTES];
+    char place[JSON_PATH_BYTES + 16];
+    int64_t stage = 0;
+    plan->replicas = calloc((size_t)plan->n_stages, sizeof *plan->replicas);
+    if (!plan->replicas)
+        return err_set(ERR_MEMORY, "%d stages", plan->n_stages);
+    for (int32_t i = 0; i < plan->n_stages; i++)
+        plan->replicas[i] = 1;
+    int present = json_opt(object, "replicas", &value, path);
+    if (present <= 0)
+        return present;
+    bool by_name = cJSON_IsObject(value);
+    if (!by_name && !cJSON_IsArray(value))
+        return err_set(ERR_FORMAT, "%s: expected an array, or an object such as {\"1\": 2}", path);
+    if (!by_name && cJSON_GetArraySize(value) != plan->n_stages)
+        return err_set(ERR_ARGUMENT, "%s: %d entries, but there are %d stages", path,
+                       cJSON_GetArraySize(value), plan->n_stages);
+    cJSON_ArrayForEach(item, value) {
+        if (by_name) {
+            int rc = text_parse_i64(item->string, 0, plan->n_stages - 1, &stage);
+            if (rc < 0)
+                return err_context(rc, "%s: the stage", path);
+        }
+        snprintf(place, sizeof place, by_name ? ".%lld" : "[%lld]", (long long)stage);
+        TRY(replicas_of_item(item, path, place, &plan->replicas[stage]));
+        stage++;
+    }
+    return 0;
+}
+
+static int parse_recompute(JsonObject *object, PlanRequest *plan) {
+    const cJSON *value = NULL;
+    const cJSON *item = NULL;
+    char path[JSON_PATH_BYTES];
+    plan->recompute = calloc((size_t)plan->n_stages, sizeof *plan->recompute);
+    if (!plan->recompute)
+        return err_set(ERR_MEMORY, "%d stages", plan->n_stages);
+    int present = json_opt(object, "recompute", &value, path);
+    if (present <= 0)
+        return present;
+    if (cJSON_IsBool(value)) {
+        for (int32_t i = 0; i < plan->n_stages; i++)
+            plan->recompute[i] = cJSON_IsTrue(value);
+        return 0;
+    }
+    if (!cJSON_IsArray(value) || cJSON_GetArraySize(value) != plan->n_stages)
+        return err_set(ERR_FORMAT,
+                       "%s: expected true, false, or an array of %d of them, one a stage", path,
+                       plan->n_stages);
+    int32_t stage = 0;
+    cJSON_ArrayForEach(item, value) {
+        if (!cJSON_IsBool(item))
+            return err_set(ERR_FORMAT, "%s[%d]: expected true or false", path, stage);
+        plan->recompute[stage++] = cJSON_IsTrue(item);
+    }
+    return 0;
+}
+
+static int parse_numbers(JsonObject *object, PlanRequest *plan) {
+    int64_t warmup = 0;
+    int64_t hoist = 1;
+    int64_t threads = 1;
+    int device = 0;
+    const char *isa = "auto";
+    TRY(json_opt_i64(object, "warmup", 0, PROGRAM_MAX_MICRO, &warmup));
+    TRY(json_opt_i64(object, "prefetch", 0, PROGRAM_MAX_MICRO, &hoist));
+    TRY(json_opt_i64(object, "threads", 1, 4096, &threads));
+    TRY(json_opt_choice(object, "device", device_names, 1, &device));
+    TRY(json_opt_string(object, "isa", &isa));
+    int rc = text_check_name("instruction set", isa, sizeof plan->isa - 1);
+    if (rc < 0)
+        return err_context(rc, "%s.isa", object->path);
+    plan->warmup = (int32_t)warmup;
+    plan->hoist = (int32_t)hoist;
+    plan->threads = (int32_t)threads;
+    TRY(text_copy(plan->device, sizeof plan->device, device_names[device]));
+    return text_copy(plan->isa, sizeof plan->isa, isa);
+}
+
+int config_parse_plan(JsonObject *root, const Model *model, PlanRequest *out_plan) {
+    static const char *const schedules[] = {"1f1b", "gpipe"};
+    PlanRequest plan;
+    memset(&plan, 0, sizeof plan);
+    const cJSON *value = NULL;
+    char path[JSON_PATH_BYTES];
+    JsonObject object;
+    int schedule = 0;
+    int rc = json_opt(root, "plan", &value, path);
+    TRY(rc);
+    cJSON *empty = rc == 0 ? cJSON_CreateObject() : NULL;
+    rc = 0;
+    if (!value && !empty)
+        return err_set(ERR_MEMORY, "$.plan");
+    TRY_DONE(json_object(value ? value : empty, value ? path : "$.plan", &object));
+    TRY_DONE(parse_cut(&object, model, &plan));
+    TRY_DONE(parse_replicas(&object, &plan));
+    TRY_DONE(parse_recompute(&object, &plan));
+    TRY_DONE(json_opt_choice(&object, "schedule", schedules, 2, &schedule));
+    TRY_DONE(text_copy(plan.schedule, sizeof plan.schedule, schedules[schedule]));
+    TRY_DONE(parse_numbers(&object, &plan));
+    TRY_DONE(json_end(&object));
+    *out_plan = plan;
+done:
+    cJSON_Delete(empty);
+    if (rc < 0)
+        config_plan_done(&plan);
+    return rc < 0 ? rc : 0;
+}
+
+cJSON *config_plan_to_json(const PlanRequest *plan) {
+    cJSON *object = cJSON_CreateObject();
+    cJSON *recompute = cJSON_AddArrayToObject(object, "recompute");
+    bool made = recompute && cJSON_AddNumberToObject(object, "stages", plan->n_stages) &&
+                cJSON_AddStringToObject(object, "schedule", plan->schedule) &&
+                cJSON_AddNumberToObject(object, "warmup", plan->warmup) &&
+                cJSON_AddNumberToObject(object, "prefetch", plan->hoist) &&
+                cJSON_AddNumberToObject(object, "threads", plan->threads) &&
+                cJSON_AddStringToObject(object, "device", plan->device) &&
+                cJSON_AddStringToObject(object, "isa", plan->isa) &&
+                cJSON_AddItemToObject(object, "replicas",
+                                      cJSON_CreateIntArray(plan->replicas, plan->n_stages)) &&
+                cJSON_AddItemToObject(object, "cut",
+                                      plan->ends ? cJSON_CreateIntArray(plan->ends, plan->n_stages)
+                                                 : cJSON_CreateString("auto"));
+    for (int32_t i = 0; made && i < plan->n_stages; i++)
+        made = cJSON_AddItemToArray(recompute, cJSON_CreateBool(plan->recompute[i]));
+    if (made)
+        return object;
+    cJSON_Delete(object);
+    return NULL;
+}

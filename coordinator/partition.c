@@ -1,0 +1,108 @@
+#include "coordinator/partition.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/err.h"
+
+#define PARTITION_MAX_CELLS ((size_t)1 << 26)
+
+static double per_replica(double sum, const int32_t *replicas, int32_t stage) {
+    return replicas ? sum / replicas[stage] : sum;
+}
+
+static double range_time(const double *sums, const int32_t *replicas, int32_t stage, int32_t first,
+                         int32_t end) {
+    return per_replica(sums[end] - sums[first], replicas, stage);
+}
+
+/* The begin of the last range of layers [0, end), at least `least`, that makes the larger of
+ * before[begin] and the range's own time least. The first grows with begin and the second falls, so
+ * the least is where they meet. */
+static int32_t best_begin(const double *sums, const int32_t *replicas, int32_t stage, int32_t least,
+                          int32_t end, const double *before, double *out_time) {
+    int32_t low = least;
+    int32_t high = end - 1;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (before[middle] >= range_time(sums, replicas, stage, middle, end))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    double time = range_time(sums, replicas, stage, low, end);
+    *out_time = time > before[low] ? time : before[low];
+    if (low > least) { /* just before they meet, the range's own time counts */
+        time = range_time(sums, replicas, stage, low - 1, end);
+        if (time <= *out_time) {
+            *out_time = time;
+            low--;
+        }
+    }
+    return low;
+}
+
+/* best[s][e]: the least bottleneck of layers [0, e) on stages 0 .. s; from[s][e]: where stage s
+ * begins then. Rows of n_layers + 1. */
+static void fill(const double *sums, int32_t n_layers, int32_t n_stages, const int32_t *replicas,
+                 double *best, int32_t *from) {
+    size_t width = (size_t)n_layers + 1;
+    for (int32_t end = 1; end <= n_layers; end++)
+        best[end] = range_time(sums, replicas, 0, 0, end);
+    for (int32_t stage = 1; stage < n_stages; stage++) {
+        const double *before = best + (size_t)(stage - 1) * width;
+        for (int32_t end = stage + 1; end <= n_layers; end++) {
+            size_t cell = (size_t)stage * width + (size_t)end;
+            from[cell] = best_begin(sums, replicas, stage, stage, end, before, &best[cell]);
+        }
+    }
+}
+
+int partition_balance(const double *times, int32_t n_layers, int32_t n_stages,
+                      const int32_t *replicas, int32_t *out_ends) {
+    if (n_stages < 1 || n_layers < n_stages)
+        return err_set(ERR_INFEASIBLE, "%d layers cannot be cut into %d stages", n_layers,
+                       n_stages);
+    size_t cells = ((size_t)n_layers + 1) * (size_t)n_stages;
+    if (cells > PARTITION_MAX_CELLS)
+        return err_set(ERR_LIMIT, "%d layers in %d stages are too many to balance; give the cut",
+                       n_layers, n_stages);
+    double *sums = calloc((size_t)n_layers + 1, sizeof *sums);
+    double *best = calloc(cells, sizeof *best);
+    int32_t *from = calloc(cells, sizeof *from);
+    int rc = sums && best && from
+                 ? 0
+                 : err_set(ERR_MEMORY, "cutting %d layers into %d stages", n_layers, n_stages);
+    for (int32_t i = 0; rc == 0 && i < n_layers; i++) {
+        if (!(times[i] >= 0) || !isfinite(times[i]))
+            rc = err_set(ERR_ARGUMENT, "the time of layer %d is %g", i, times[i]);
+        else
+            sums[i + 1] = sums[i] + times[i];
+    }
+    if (rc == 0) {
+        fill(sums, n_layers, n_stages, replicas, best, from);
+        int32_t end = n_layers;
+        for (int32_t stage = n_stages - 1; stage >= 0; stage--) {
+            out_ends[stage] = end;
+            end = from[(size_t)stage * ((size_t)n_layers + 1) + (size_t)end];
+        }
+    }
+    free(sums);
+    free(best);
+    free(from);
+    return rc;
+}
+
+double partition_bottleneck(const double *times, const int32_t *ends, int32_t n_stages,
+                            const int32_t *replicas) {
+    double slowest = 0;
+    int32_t layer = 0;
+    for (int32_t stage = 0; stage < n_stages; stage++) {
+        double sum = 0;
+        for (; layer < ends[stage]; layer++)
+            sum += times[layer];
+        sum = per_replica(sum, replicas, stage);
+        slowest = sum > slowest ? sum : slowest;
+    }
+    return slowest;
+}
