@@ -1,6 +1,7 @@
 /* One worker's life: from an order to the end of its slice. The process (worker/main.c), the tests'
  * threads and later the HTTP server all call worker_run; it opens what the order names, loads the
- * stage's state, runs the program step after step, saves, evaluates, and reports through the relay. */
+ * stage's state, runs the program step after step, saves, evaluates, and reports through the relay.
+ */
 #ifndef FUNCPIPE_WORKER_RUN_H
 #define FUNCPIPE_WORKER_RUN_H
 

@@ -1,0 +1,48 @@
+/* Fetch: one thread's way to the relay. Moves blobs between staging buffers and keys, with the
+ * bounded retries and deadlines every transfer has: a transient error or a damaged answer is tried
+ * again RETRY times with back-off, then reported naming key, peer and the peer's last heartbeat. */
+#ifndef FUNCPIPE_WORKER_FETCH_H
+#define FUNCPIPE_WORKER_FETCH_H
+
+#include <pthread.h>
+
+#include "core/order.h"
+#include "storage/blob.h"
+#include "storage/key.h"
+
+enum { FETCH_TRIES = 4 };
+
+typedef struct Fetch {
+    Relay *relay;
+    const Order *order;
+    KeySpace space;
+    pthread_mutex_t lock; /* of `waiting`, which the heartbeat reads */
+    char waiting[RELAY_KEY_BYTES];
+} Fetch;
+
+/* A blob in a staging buffer: where it lies and what it must hold. */
+typedef struct FetchBlob {
+    void *bytes;
+    size_t capacity;
+    const BlobTensor *tensors;
+    const size_t *offsets;
+    int32_t n_tensors;
+} FetchBlob;
+
+/* A worker, to be named in errors; stage < 0: nobody in particular. */
+typedef struct FetchPeer {
+    int32_t stage, replica;
+} FetchPeer;
+
+int fetch_init(Fetch *fetch, const Order *order, Relay *take_relay);
+void fetch_done(Fetch *fetch);
+/* Wait for the blob under `key` and check it. Adds the size to *bytes. */
+int fetch_get(Fetch *fetch, Key key, FetchPeer peer, const FetchBlob *blob, int64_t *bytes);
+/* Seal and publish. Returns 1 when the key was there already (the first content stays). */
+int fetch_put(Fetch *fetch, Key key, const FetchBlob *blob, int64_t *bytes);
+/* Publish plain bytes with the same retries. */
+int fetch_put_bytes(Fetch *fetch, Key key, const void *data, size_t bytes);
+/* Copy of the key being waited for; "" when none. Thread-safe. */
+void fetch_waiting(Fetch *fetch, char *out, size_t out_bytes);
+
+#endif

@@ -1,0 +1,39 @@
+/* Pulse: the heartbeat thread of a worker. It writes the heartbeat note every heartbeat_ms, notices
+ * that a newer attempt of the same worker has been started (its fence object is there), and, on the
+ * leader, reads the control note. It touches nothing of the worker but this struct. */
+#ifndef FUNCPIPE_WORKER_PULSE_H
+#define FUNCPIPE_WORKER_PULSE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "core/report.h"
+#include "worker/fetch.h"
+#include "worker/vm.h"
+
+typedef struct Pulse {
+    const Order *order;
+    Relay *relay;
+    KeySpace space;
+    Fetch *watched; /* whose waiting key is reported; may be NULL */
+    pthread_t thread;
+    bool thread_started;
+    pthread_mutex_t lock; /* of state, vm, closing */
+    pthread_cond_t changed;
+    const char *state; /* a literal */
+    Vm *vm;            /* the one that runs now; may be NULL */
+    bool training;     /* its steps are train steps */
+    VmTotals before;   /* totals of those that ran before */
+    bool closing, superseded;
+    atomic_int decision; /* DECISION_ bits the control note asks for (leader) */
+} Pulse;
+
+int pulse_start(Pulse *pulse, const Order *order, Fetch *watched, Relay *take_relay);
+/* Write a last heartbeat with `state` and end the thread. */
+void pulse_stop(Pulse *pulse, const char *state);
+void pulse_set_state(Pulse *pulse, const char *state);
+/* From now on `vm` is aborted when superseded, and its times reported (NULL: none); its step only
+ * when `training`. Returns ERR_SUPERSEDED when that has happened already. */
+int pulse_set_vm(Pulse *pulse, Vm *vm, bool training);
+
+#endif
