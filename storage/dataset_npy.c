@@ -126,7 +126,7 @@ static int parse_descr(NpyText *text, NpyHeader *header) {
                                   {"i1", DTYPE_I8},  {"i2", DTYPE_I16}, {"i4", DTYPE_I32},
                                   {"i8", DTYPE_I64}, {"u1", DTYPE_U8},  {"u2", DTYPE_U16},
                                   {"u4", DTYPE_U32}, {"u8", DTYPE_U64}, {"b1", DTYPE_BOOL}};
-    char descr[DESCR_BYTES];
+    char descr[DESCR_BYTES] = "";
     TRY(take_word(text, descr, sizeof descr, "the quoted element type (no structured one)"));
     char order = descr[0];
     for (size_t i = 0; i < sizeof known / sizeof known[0] && order; i++) {
