@@ -1,5 +1,6 @@
 /* The CPU device: table, instruction set, memory, streams, and what all ops have in common. */
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "gpu/cpu_internal.h"
 #include "gpu/kernels.h"
@@ -150,8 +151,10 @@ static int cpu_mem_alloc(Device *device, size_t bytes, void **out_mem) {
     (void)device;
     enum { HUGE_BYTES = 2 << 20 };
     size_t align = bytes >= 2 * (size_t)HUGE_BYTES ? HUGE_BYTES : 64;
-    if (bytes > SIZE_MAX / 2)
-        return err_set(ERR_MEMORY, "cpu device: %zu bytes are too many", bytes);
+    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    if (pages > 0 && page_bytes > 0 && bytes / (size_t)page_bytes > (size_t)pages)
+        return err_set(ERR_MEMORY, "cpu device: %zu bytes asked for, the machine has %zu", bytes,
+                       (size_t)pages * (size_t)page_bytes);
     size_t rounded = (bytes + align) & ~(align - 1); /* never 0 */
     void *mem = aligned_alloc(align, rounded);
     if (mem == NULL)
