@@ -1,0 +1,448 @@
+#include "coordinator/checkpoint.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "coordinator/checkpoint_parts.h"
+#include "core/err.h"
+#include "core/hash.h"
+#include "core/text.h"
+
+enum { MANIFEST_VERSION = 1, HASH_CHUNK_BYTES = 1 << 20, HEX_BYTES = 17 };
+#define MANIFEST_MAX_BYTES ((size_t)16 << 20)
+
+static const char *const update_names[] = {"sgd", "adamw"};
+static const char *const sgd_states[] = {"momentum", NULL};
+static const char *const adamw_states[] = {"exp_avg", "exp_avg_sq", NULL};
+
+int checkpoint_join(char out[CHECKPOINT_PATH_BYTES], const char *directory, const char *name) {
+    if (snprintf(out, CHECKPOINT_PATH_BYTES, "%s/%s", directory, name) >= CHECKPOINT_PATH_BYTES)
+        return err_set(ERR_LIMIT, "the path '%s/%s' is too long", directory, name);
+    return 0;
+}
+
+bool checkpoint_is_update(const char *file_name) {
+    return strncmp(file_name, "update-", 7) == 0;
+}
+
+/* ---- the manifest ---- */
+
+static int parse_hex(const char *directory, const char *text, uint64_t *out) {
+    uint64_t value = 0;
+    size_t n = 0;
+    for (; text[n] && n < HEX_BYTES; n++) {
+        char c = text[n];
+        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        if (digit < 0)
+            break;
+        value = value << 4 | (uint64_t)digit;
+    }
+    if (n != HEX_BYTES - 1 || text[n])
+        return err_set(ERR_FORMAT, "the manifest of '%s': '%s' is no hash of 16 hex digits",
+                       directory, text);
+    *out = value;
+    return 0;
+}
+
+static int parse_files(const char *directory, const cJSON *files, CheckpointManifest *manifest) {
+    if (!cJSON_IsArray(files))
+        return err_set(ERR_FORMAT, "the manifest of '%s': $.files is no array", directory);
+    manifest->files = calloc((size_t)cJSON_GetArraySize(files) + 1, sizeof(CheckpointFile));
+    if (!manifest->files)
+        return err_set(ERR_MEMORY, "the manifest of '%s'", directory);
+    for (const cJSON *item = files->child; item; item = item->next) {
+        CheckpointFile *file = &manifest->files[manifest->n_files];
+        char path[64];
+        JsonObject object;
+        const char *name;
+        const char *hash;
+        snprintf(path, sizeof path, "$.files[%d]", manifest->n_files);
+        TRY(json_object(item, path, &object));
+        TRY(json_get_string(&object, "name", &name));
+        TRY(json_get_i64(&object, "bytes", 0, INT64_C(1) << 53, &file->bytes));
+        TRY(json_get_string(&object, "xxh3", &hash));
+        TRY(json_end(&object));
+        TRY(text_check_name("file name in a manifest", name, sizeof file->name - 1));
+        TRY(text_copy(file->name, sizeof file->name, name));
+        TRY(parse_hex(directory, hash, &file->xxh3));
+        manifest->n_files++;
+    }
+    return 0;
+}
+
+static int parse_manifest(const char *directory, const cJSON *root, CheckpointManifest *manifest) {
+    JsonObject object;
+    int64_t version;
+    const char *job;
+    const char *hash;
+    const cJSON *files;
+    int update;
+    TRY(json_object(root, "$", &object));
+    TRY(json_get_i64(&object, "version", MANIFEST_VERSION, MANIFEST_VERSION, &version));
+    TRY(json_get_string(&object, "job", &job));
+    TRY(json_get_i64(&object, "step", 0, INT64_C(1) << 53, &manifest->step));
+    TRY(json_get_string(&object, "model_hash", &hash));
+    TRY(json_get_choice(&object, "update", update_names, 2, &update));
+    TRY(json_get(&object, "files", &files, NULL));
+    TRY(json_get_i64(&object, "tensors", 0, INT64_C(1) << 31, &manifest->n_tensors));
+    TRY(json_end(&object));
+    TRY(text_copy(manifest->job, sizeof manifest->job, job));
+    TRY(parse_hex(directory, hash, &manifest->model_hash));
+    manifest->update = (UpdateKind)update;
+    return parse_files(directory, files, manifest);
+}
+
+int checkpoint_read(const char *directory, CheckpointManifest *out_manifest) {
+    char path[CHECKPOINT_PATH_BYTES];
+    cJSON *root = NULL;
+    CheckpointManifest manifest = {0};
+    TRY(checkpoint_join(path, directory, "manifest.json"));
+    int rc = json_parse_file(path, MANIFEST_MAX_BYTES, &root);
+    if (rc >= 0)
+        rc = parse_manifest(directory, root, &manifest);
+    cJSON_Delete(root);
+    if (rc < 0) {
+        checkpoint_done(&manifest);
+        return err_context(rc, "checkpoint '%s'", directory);
+    }
+    *out_manifest = manifest;
+    return 0;
+}
+
+void checkpoint_done(CheckpointManifest *manifest) {
+    if (!manifest)
+        return;
+    free(manifest->files);
+    *manifest = (CheckpointManifest){0};
+}
+
+/* ---- which tensors there must be ---- */
+
+typedef struct Wanted {
+    char name[SAFETENSORS_NAME_BYTES];
+    const Shape *shape;
+    int32_t file; /* that holds it; -1: none yet */
+    uint64_t bytes;
+} Wanted;
+
+typedef struct WantedList {
+    const char *what; /* in errors */
+    int32_t n;
+    Wanted *items; /* by name */
+} WantedList;
+
+static int order_wanted(const void *left, const void *right) {
+    return strcmp(((const Wanted *)left)->name, ((const Wanted *)right)->name);
+}
+
+/* The model's parameters (states NULL), or the update state `states` of each weight. */
+static int list_wanted(const Model *model, const char *const *states, WantedList *out_list) {
+    WantedList list = {.what = states ? "update state" : "parameter"};
+    size_t room = (size_t)model->n_params * 2 + 1;
+    list.items = calloc(room, sizeof list.items[0]);
+    if (!list.items)
+        return err_set(ERR_MEMORY, "the tensors that a checkpoint must have");
+    for (int32_t i = 0; i < model->n_params; i++) {
+        const Param *param = &model->params[i];
+        if (states && param->role != PARAM_WEIGHT)
+            continue;
+        for (int s = 0; states ? states[s] != NULL : s < 1; s++) {
+            Wanted *item = &list.items[list.n++];
+            item->shape = &param->shape;
+            item->file = -1;
+            snprintf(item->name, sizeof item->name, "%s%s%s", param->name, states ? "." : "",
+                     states ? states[s] : "");
+        }
+    }
+    qsort(list.items, (size_t)list.n, sizeof list.items[0], order_wanted);
+    *out_list = list;
+    return 0;
+}
+
+/* Tick off what one file holds. */
+static int tick_file(WantedList *list, const Safetensors *content, const CheckpointFile *files,
+                     int32_t file) {
+    char have[160];
+    char want[160];
+    for (int i = 0; i < safetensors_count(content); i++) {
+        const SafetensorsEntry *entry = safetensors_at(content, i);
+        Wanted key;
+        memcpy(key.name, entry->name, sizeof key.name);
+        Wanted *item = bsearch(&key, list->items, (size_t)list->n, sizeof key, order_wanted);
+        if (!item)
+            return err_set(ERR_FORMAT, "tensor '%s' in '%s' is no %s of the model", entry->name,
+                           files[file].name, list->what);
+        if (item->file >= 0)
+            return err_set(ERR_FORMAT, "tensor '%s' is in '%s' and again in '%s'", entry->name,
+                           files[item->file].name, files[file].name);
+        if (entry->dtype != DTYPE_F32 || !shape_equal(&entry->shape, item->shape))
+            return err_set(ERR_FORMAT, "tensor '%s' in '%s' is %s %s, the model has F32 %s",
+                           entry->name, files[file].name, dtype_name(entry->dtype),
+                           shape_format(&entry->shape, have, sizeof have),
+                           shape_format(item->shape, want, sizeof want));
+        item->file = file;
+        item->bytes = entry->bytes;
+    }
+    return 0;
+}
+
+static int check_complete(const WantedList *list) {
+    for (int32_t i = 0; i < list->n; i++) {
+        if (list->items[i].file < 0)
+            return err_set(ERR_FORMAT, "tensor '%s' is missing", list->items[i].name);
+    }
+    return 0;
+}
+
+/* All tensors of the files against the model and its update state; *out_model holds, by name, which
+ * file has which parameter (free its items). step >= 0: files that say a step must say this one. */
+static int check_tensors(const char *directory, const CheckpointFile *files, int32_t n_files,
+                         const Model *model, UpdateKind update, int64_t step, WantedList *out_model,
+                         int64_t *out_tensors) {
+    WantedList lists[2] = {0}; /* parameters, update state */
+    int64_t n_tensors[2] = {0};
+    int rc = 0;
+    char path[CHECKPOINT_PATH_BYTES];
+    TRY_DONE(list_wanted(model, NULL, &lists[0]));
+    TRY_DONE(list_wanted(model, update == UPDATE_SGD ? sgd_states : adamw_states, &lists[1]));
+    for (int32_t i = 0; i < n_files; i++) {
+        Safetensors *content = NULL;
+        int which = checkpoint_is_update(files[i].name) ? 1 : 0;
+        int64_t said = step;
+        TRY_DONE(checkpoint_join(path, directory, files[i].name));
+        TRY_DONE(safetensors_open(path, &content));
+        const char *text = safetensors_metadata(content, "step");
+        rc = tick_file(&lists[which], content, files, i);
+        if (rc >= 0 && text && step >= 0 &&
+            (text_parse_i64(text, 0, INT64_MAX, &said) < 0 || said != step))
+            rc = err_set(ERR_FORMAT, "'%s' holds step %s, not %lld", files[i].name, text,
+                         (long long)step);
+        n_tensors[which] += safetensors_count(content);
+        safetensors_close(content);
+        if (rc < 0)
+            goto done;
+    }
+    TRY_DONE(check_complete(&lists[0]));
+    if (update != UPDATE_SGD || n_tensors[1] > 0) /* sgd without momentum keeps no state */
+        TRY_DONE(check_complete(&lists[1]));
+    *out_tensors = n_tensors[0] + n_tensors[1];
+    *out_model = lists[0];
+    lists[0].items = NULL;
+done:
+    free(lists[0].items);
+    free(lists[1].items);
+    return rc < 0 ? err_context(rc, "checkpoint '%s'", directory) : 0;
+}
+
+/* ---- files ---- */
+
+static int hash_file(const char *path, int64_t *out_bytes, uint64_t *out_hash) {
+    int rc = 0;
+    HashState *state = NULL;
+    int64_t bytes = 0;
+    ssize_t n;
+    char *chunk = malloc(HASH_CHUNK_BYTES);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        TRY_DONE(err_errno(errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, errno, "opening '%s'", path));
+    if (!chunk)
+        TRY_DONE(err_set(ERR_MEMORY, "reading '%s'", path));
+    TRY_DONE(hash_open(&state));
+    do {
+        n = read(fd, chunk, HASH_CHUNK_BYTES);
+        if (n < 0 && errno != EINTR)
+            TRY_DONE(err_errno(ERR_IO, errno, "reading '%s'", path));
+        if (n > 0)
+            hash_add(state, chunk, (size_t)n);
+        bytes += n > 0 ? n : 0;
+    } while (n != 0);
+    *out_bytes = bytes;
+    *out_hash = hash_value(state);
+done:
+    if (fd >= 0)
+        close(fd);
+    hash_close(state);
+    free(chunk);
+    return rc < 0 ? rc : 0;
+}
+
+int checkpoint_check_sizes(const char *directory, const CheckpointManifest *manifest) {
+    char path[CHECKPOINT_PATH_BYTES];
+    for (int32_t i = 0; i < manifest->n_files; i++) {
+        const CheckpointFile *file = &manifest->files[i];
+        struct stat about;
+        TRY(checkpoint_join(path, directory, file->name));
+        if (stat(path, &about) < 0)
+            return err_errno(errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, errno,
+                             "checkpoint '%s': its file '%s'", directory, file->name);
+        if (!S_ISREG(about.st_mode) || about.st_size != file->bytes)
+            return err_set(ERR_CORRUPT,
+                           "checkpoint '%s': '%s' has %lld bytes, the manifest says %lld",
+                           directory, file->name, (long long)about.st_size, (long long)file->bytes);
+    }
+    return 0;
+}
+
+/* ---- writing ---- */
+
+static int write_json(const char *directory, const char *name, cJSON *take_root) {
+    char path[CHECKPOINT_PATH_BYTES];
+    Buf text;
+    buf_init(&text, 0);
+    int rc = take_root ? json_format(take_root, true, &text)
+                       : err_set(ERR_MEMORY, "'%s' of '%s'", name, directory);
+    if (rc >= 0)
+        rc = checkpoint_join(path, directory, name);
+    if (rc >= 0)
+        rc = buf_write_file(path, text.data, text.bytes);
+    buf_done(&text);
+    cJSON_Delete(take_root);
+    return rc;
+}
+
+static cJSON *build_index(const WantedList *model, const CheckpointFile *files) {
+    cJSON *root = cJSON_CreateObject();
+    cJSON *metadata = cJSON_AddObjectToObject(root, "metadata");
+    cJSON *map = cJSON_AddObjectToObject(root, "weight_map");
+    uint64_t total = 0;
+    bool fine = metadata && map;
+    for (int32_t i = 0; i < model->n && fine; i++) {
+        const Wanted *item = &model->items[i];
+        total += item->bytes;
+        fine = cJSON_AddStringToObject(map, item->name, files[item->file].name) != NULL;
+    }
+    if (fine && cJSON_AddNumberToObject(metadata, "total_size", (double)total))
+        return root;
+    cJSON_Delete(root);
+    return NULL;
+}
+
+static bool add_hex(cJSON *object, const char *key, uint64_t value) {
+    char hex[HEX_BYTES];
+    snprintf(hex, sizeof hex, "%016llx", (unsigned long long)value);
+    return cJSON_AddStringToObject(object, key, hex) != NULL;
+}
+
+static cJSON *build_manifest(const CheckpointManifest *manifest) {
+    cJSON *root = cJSON_CreateObject();
+    bool fine = cJSON_AddNumberToObject(root, "version", MANIFEST_VERSION) &&
+                cJSON_AddStringToObject(root, "job", manifest->job) &&
+                cJSON_AddNumberToObject(root, "step", (double)manifest->step) &&
+                add_hex(root, "model_hash", manifest->model_hash) &&
+                cJSON_AddStringToObject(root, "update", update_names[manifest->update]);
+    cJSON *files = cJSON_AddArrayToObject(root, "files");
+    fine = fine && files;
+    for (int32_t i = 0; i < manifest->n_files && fine; i++) {
+        const CheckpointFile *file = &manifest->files[i];
+        cJSON *item = cJSON_CreateObject();
+        fine = cJSON_AddStringToObject(item, "name", file->name) &&
+               cJSON_AddNumberToObject(item, "bytes", (double)file->bytes) &&
+               add_hex(item, "xxh3", file->xxh3);
+        cJSON_AddItemToArray(files, item);
+    }
+    if (fine && cJSON_AddNumberToObject(root, "tensors", (double)manifest->n_tensors))
+        return root;
+    cJSON_Delete(root);
+    return NULL;
+}
+
+/* The new directory's own name must survive a crash as well. */
+static int sync_parent(const char *directory) {
+    char path[CHECKPOINT_PATH_BYTES];
+    TRY(checkpoint_join(path, directory, ".."));
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int rc = fd < 0 || (fsync(fd) < 0 && errno != EINVAL)
+                 ? err_errno(ERR_IO, errno, "syncing the folder of '%s'", directory)
+                 : 0;
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+static int write_commit(const char *directory, const WantedList *model,
+                        CheckpointManifest *manifest) {
+    char path[CHECKPOINT_PATH_BYTES];
+    for (int32_t i = 0; i < manifest->n_files; i++) {
+        CheckpointFile *file = &manifest->files[i];
+        TRY(checkpoint_join(path, directory, file->name));
+        TRY(hash_file(path, &file->bytes, &file->xxh3));
+    }
+    TRY(write_json(directory, "model.safetensors.index.json", build_index(model, manifest->files)));
+    TRY(write_json(directory, "manifest.json", build_manifest(manifest)));
+    return sync_parent(directory);
+}
+
+int checkpoint_commit(const char *directory, const char *job, int64_t step, const Model *model,
+                      UpdateKind update, int32_t n_stages) {
+    CheckpointManifest manifest = {.step = step, .update = update};
+    WantedList parameters = {0};
+    if (n_stages < 1 || step < 0)
+        return err_set(ERR_ARGUMENT, "a checkpoint of %d stages at step %lld", n_stages,
+                       (long long)step);
+    TRY(text_copy(manifest.job, sizeof manifest.job, job));
+    manifest.model_hash = model_hash(model);
+    manifest.files = calloc((size_t)n_stages * 2, sizeof(CheckpointFile));
+    if (!manifest.files)
+        return err_set(ERR_MEMORY, "the manifest of '%s'", directory);
+    for (int which = 0; which < 2; which++) {
+        for (int32_t i = 1; i <= n_stages; i++)
+            snprintf(manifest.files[manifest.n_files++].name, CHECKPOINT_FILE_NAME_BYTES,
+                     "%s-%05d-of-%05d.safetensors", which ? "update" : "model", i, n_stages);
+    }
+    int rc = check_tensors(directory, manifest.files, manifest.n_files, model, update, step,
+                           &parameters, &manifest.n_tensors);
+    if (rc >= 0)
+        rc = write_commit(directory, &parameters, &manifest);
+    free(parameters.items);
+    checkpoint_done(&manifest);
+    return rc;
+}
+
+/* ---- checking ---- */
+
+int checkpoint_check(const char *directory, const Model *model, int update) {
+    CheckpointManifest manifest;
+    WantedList parameters = {0};
+    int64_t n_tensors = 0;
+    TRY(checkpoint_read(directory, &manifest));
+    int rc = checkpoint_check_sizes(directory, &manifest);
+    if (rc >= 0 && update != CHECKPOINT_ANY_UPDATE && (UpdateKind)update != manifest.update)
+        rc = err_set(ERR_ARGUMENT, "checkpoint '%s' was made with %s, the job uses %s", directory,
+                     update_names[manifest.update], update == UPDATE_SGD ? "sgd" : "adamw");
+    if (rc >= 0)
+        rc = check_tensors(directory, manifest.files, manifest.n_files, model, manifest.update,
+                           manifest.step, &parameters, &n_tensors);
+    if (rc >= 0 && n_tensors != manifest.n_tensors)
+        rc = err_set(ERR_CORRUPT, "checkpoint '%s' holds %lld tensors, the manifest says %lld",
+                     directory, (long long)n_tensors, (long long)manifest.n_tensors);
+    free(parameters.items);
+    checkpoint_done(&manifest);
+    return rc;
+}
+
+int checkpoint_verify(const char *directory) {
+    CheckpointManifest manifest;
+    char path[CHECKPOINT_PATH_BYTES];
+    TRY(checkpoint_read(directory, &manifest));
+    int rc = checkpoint_check_sizes(directory, &manifest);
+    for (int32_t i = 0; i < manifest.n_files && rc >= 0; i++) {
+        const CheckpointFile *file = &manifest.files[i];
+        int64_t bytes = 0;
+        uint64_t hash = 0;
+        rc = checkpoint_join(path, directory, file->name);
+        if (rc >= 0)
+            rc = hash_file(path, &bytes, &hash);
+        if (rc >= 0 && hash != file->xxh3)
+            rc = err_set(
+                ERR_CORRUPT, "checkpoint '%s': '%s' has XXH3 %016llx, the manifest says %016llx",
+                directory, file->name, (unsigned long long)hash, (unsigned long long)file->xxh3);
+    }
+    checkpoint_done(&manifest);
+    return rc;
+}

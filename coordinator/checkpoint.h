@@ -1,0 +1,94 @@
+/* Checkpoints: CHECKPOINTS/STEP/ holds the state after STEP updates (core/order.h):
+ *
+ *     model-0000I-of-0000S.safetensors   parameters and statistics of stage I (from 1), by name
+ *     update-0000I-of-0000S.safetensors  update state: PARAM.momentum (sgd; none at all without
+ *                                        momentum), or PARAM.exp_avg and PARAM.exp_avg_sq (adamw)
+ *     model.safetensors.index.json       {"metadata":{"total_size":..},"weight_map":{NAME:FILE}}
+ *     manifest.json                      written last: what has none is partial and never read
+ *
+ * The manifest: {"version":1,"job":"..","step":10,"model_hash":"16 hex digits","update":"sgd",
+ * "files":[{"name":"..","bytes":..,"xxh3":"16 hex digits"}],"tensors":N}, N over all files.
+ * Everything is F32 and bound to names: a checkpoint resumes under any other cut. Workers write the
+ * tensors (worker/save.h); the rest is written here. */
+#ifndef FUNCPIPE_COORDINATOR_CHECKPOINT_H
+#define FUNCPIPE_COORDINATOR_CHECKPOINT_H
+
+#include "core/order.h"
+#include "storage/safetensors.h"
+
+enum { CHECKPOINT_FILE_NAME_BYTES = 128, CHECKPOINT_ANY_UPDATE = -1 };
+
+typedef struct CheckpointFile {
+    char name[CHECKPOINT_FILE_NAME_BYTES];
+    int64_t bytes;
+    uint64_t xxh3; /* hash_bytes of the whole file */
+} CheckpointFile;
+
+typedef struct CheckpointManifest {
+    char job[64];
+    int64_t step;
+    uint64_t model_hash;
+    UpdateKind update;
+    int64_t n_tensors;
+    int32_t n_files;
+    CheckpointFile *files;
+} CheckpointManifest;
+
+/* Read and check a manifest's form. ERR_NOT_FOUND: there is none. */
+int checkpoint_read(const char *directory, CheckpointManifest *out_manifest);
+void checkpoint_done(CheckpointManifest *manifest);
+
+/* Check that the workers' files of n_stages are there and together hold every parameter of the
+ * model once and the state of `update`, then write index and manifest. A missing, surplus, doubled
+ * or misshaped tensor is ERR_FORMAT (a missing file ERR_NOT_FOUND) and named; nothing is written.
+ */
+int checkpoint_commit(const char *directory, const char *job, int64_t step, const Model *model,
+                      UpdateKind update, int32_t n_stages);
+/* Can `model` go on from it? The files have the manifest's sizes and hold exactly the model's
+ * tensors. `update`: an UpdateKind, or CHECKPOINT_ANY_UPDATE. ERR_ARGUMENT when it differs. */
+int checkpoint_check(const char *directory, const Model *model, int update);
+/* Read every byte and compare the files' hashes: ERR_CORRUPT names the file. */
+int checkpoint_verify(const char *directory);
+
+/* The highest step whose manifest is sound and agrees with the sizes of its files; others are
+ * passed over. ERR_NOT_FOUND: none (or no such folder). out_step may be NULL. */
+int checkpoint_latest(const char *checkpoints, char out_directory[ORDER_PATH_BYTES],
+                      int64_t *out_step);
+/* Remove partial checkpoints and temporary files, and all but the keep_last newest sound ones
+ * (0: keep all). `writers`: workers may be saving now, so everything at and above the newest sound
+ * checkpoint is left alone. Entries that are no step's directory are never touched. */
+int checkpoint_clean(const char *checkpoints, int64_t keep_last, bool writers);
+
+/* ---- differences ---- */
+
+typedef enum CheckpointDiffState {
+    CHECKPOINT_EQUAL,  /* every bit */
+    CHECKPOINT_VALUES, /* same type and shape, other values */
+    CHECKPOINT_FORM,   /* other type or shape */
+    CHECKPOINT_ONLY_A,
+    CHECKPOINT_ONLY_B
+} CheckpointDiffState;
+
+typedef struct CheckpointDiffRow {
+    char name[SAFETENSORS_NAME_BYTES];
+    CheckpointDiffState state;
+    double max_abs; /* largest |a-b|; infinite where only one is not a number */
+    double max_rel; /* largest |a-b| / max(|a|,|b|) */
+    double l2_rel;  /* |a-b|_2 / max(|a|_2,|b|_2) */
+} CheckpointDiffRow;
+
+typedef struct CheckpointDiff {
+    int64_t n_rows;
+    CheckpointDiffRow *rows;                /* by name */
+    int64_t n_states[5];                    /* how many rows have each state */
+    int64_t worst_abs, worst_rel, worst_l2; /* rows of the largest differences; -1: all equal */
+} CheckpointDiff;
+
+/* Compare the parameters of two checkpoint directories (their manifests' model files; without a
+ * manifest all .safetensors but update-*) or .safetensors files, tensor by tensor. */
+int checkpoint_diff(const char *path_a, const char *path_b, CheckpointDiff *out_diff);
+void checkpoint_diff_done(CheckpointDiff *diff);
+/* Nothing differs, not even a bit. */
+bool checkpoint_diff_equal(const CheckpointDiff *diff);
+
+#endif
