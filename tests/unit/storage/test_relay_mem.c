@@ -1,0 +1,104 @@
+/* What only the memory relay has: the window. The rest is in tests/contract/test_relay.c. */
+#include <criterion/criterion.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/err.h"
+#include "storage/relay.h"
+
+static RelayMemStore *store;
+static Relay *relay, *other;
+
+static void open_both(void) {
+    cr_assert_eq(relay_mem_store_open(&store), 0);
+    cr_assert_eq(relay_mem_open(store, &relay), 0);
+    cr_assert_eq(relay_mem_open(store, &other), 0);
+}
+
+static void close_both(void) {
+    relay_close(relay);
+    relay_close(other);
+    relay_mem_store_close(store);
+}
+
+TestSuite(relay_mem, .init = open_both, .fini = close_both);
+
+static int put(Relay *to, const char *key, int64_t wait_ms) {
+    Slice part = {key, strlen(key)};
+    return relay_put(to, key, &part, 1, clock_deadline_ms(wait_ms));
+}
+
+static int get(Relay *from, const char *key) {
+    char buf[64];
+    size_t bytes = 0;
+    return relay_get(from, key, buf, sizeof buf, clock_deadline_ms(5000), &bytes);
+}
+
+Test(relay_mem, no_window_no_bound) {
+    for (int i = 0; i < 100; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "t0/a.0-1.%d", i);
+        cr_assert_eq(put(relay, key, 0), 0, "%s", err_text());
+    }
+}
+
+Test(relay_mem, window_bounds_an_edge) {
+    relay_mem_store_window(store, 2);
+    cr_assert_eq(put(relay, "t0/a.0-1.0", 0), 0);
+    cr_assert_eq(put(relay, "t0/a.0-1.1", 0), 0);
+    cr_expect_eq(put(relay, "t0/a.0-1.2", 50), ERR_TIMEOUT);
+    cr_expect(strstr(err_text(), "t0/a.0-1.2"), "%s", err_text());
+    cr_expect_eq(relay->counters.n_waits, 1);
+    cr_expect_eq(put(relay, "t0/a.0-1.1", 0), 1, "a duplicate needs no room");
+    cr_expect_eq(put(relay, "t0/a.0-10.0", 0), 0, "another edge: %s", err_text());
+    cr_expect_eq(put(relay, "t1/a.0-1.0", 0), 0, "another step: %s", err_text());
+    cr_expect_eq(put(relay, "plain", 0), 0, "no edge: %s", err_text());
+    cr_assert_eq(get(other, "t0/a.0-1.1"), 0);
+    cr_assert_eq(get(other, "t0/a.0-1.1"), 0);
+    cr_expect_eq(put(relay, "t0/a.0-1.2", 0), 0, "after a read: %s", err_text());
+    cr_expect_eq(put(relay, "t0/a.0-1.3", 0), ERR_TIMEOUT, "two reads of one made room for two");
+    cr_assert_eq(relay_drop(other, "t0", NULL), 0);
+    cr_expect_eq(put(relay, "t0/a.0-1.3", 0), 0, "after a drop: %s", err_text());
+}
+
+static void *read_later(void *arg) {
+    clock_sleep_until(clock_deadline_ms(50));
+    cr_assert_eq(get(other, arg), 0);
+    return NULL;
+}
+
+Test(relay_mem, a_read_wakes_the_put) {
+    pthread_t thread;
+    relay_mem_store_window(store, 1);
+    cr_assert_eq(put(relay, "t0/a.0-1.0", 0), 0);
+    pthread_create(&thread, NULL, read_later, (void *)"t0/a.0-1.0");
+    cr_expect_eq(put(relay, "t0/a.0-1.1", 5000), 0, "%s", err_text());
+    pthread_join(thread, NULL);
+}
+
+static void *interrupt_later(void *arg) {
+    (void)arg;
+    clock_sleep_until(clock_deadline_ms(50));
+    relay_interrupt(relay, true);
+    return NULL;
+}
+
+Test(relay_mem, interrupt_ends_a_waiting_put) {
+    pthread_t thread;
+    relay_mem_store_window(store, 1);
+    cr_assert_eq(put(relay, "t0/a.0-1.0", 0), 0);
+    pthread_create(&thread, NULL, interrupt_later, NULL);
+    cr_expect_eq(put(relay, "t0/a.0-1.1", 5000), ERR_CANCELLED);
+    pthread_join(thread, NULL);
+    cr_expect_eq(relay_has(relay, "t0/a.0-1.1"), 0);
+}
+
+Test(relay_mem, window_taken_away_wakes) {
+    relay_mem_store_window(store, 1);
+    cr_assert_eq(put(relay, "t0/a.0-1.0", 0), 0);
+    cr_expect_eq(put(relay, "t0/a.0-1.1", 0), ERR_TIMEOUT);
+    relay_mem_store_window(store, 0);
+    cr_expect_eq(put(relay, "t0/a.0-1.1", 0), 0, "%s", err_text());
+}
