@@ -5,7 +5,7 @@
 #include "core/err.h"
 #include "storage/relay.h"
 
-Test(relay, unknown_scheme_names_the_known) {
+Test(relay_url, unknown_scheme_names_the_known) {
     static const char *const urls[] = {"",
                                        "fil:///tmp/x",
                                        "/tmp/x",
@@ -21,7 +21,7 @@ Test(relay, unknown_scheme_names_the_known) {
     }
 }
 
-Test(relay, errors_keep_secrets) {
+Test(relay_url, errors_keep_secrets) {
     Relay *relay = NULL;
     cr_expect_eq(relay_open("gopher://user:s3cret@host/0", &relay), ERR_ARGUMENT);
     cr_expect(strstr(err_text(), "gopher"), "%s", err_text());
@@ -29,18 +29,18 @@ Test(relay, errors_keep_secrets) {
     cr_expect_null(strstr(err_text(), "user"), "%s", err_text());
 }
 
-Test(relay, file_needs_an_absolute_directory) {
+Test(relay_url, file_needs_an_absolute_directory) {
     Relay *relay = NULL;
     cr_expect_eq(relay_open("file://relative/dir", &relay), ERR_ARGUMENT);
     cr_expect(strstr(err_text(), "relative/dir"), "%s", err_text());
     cr_expect_eq(relay_open("file://", &relay), ERR_ARGUMENT);
 }
 
-Test(relay, close_takes_null) {
+Test(relay_url, close_takes_null) {
     relay_close(NULL);
 }
 
-Test(relay, keys) {
+Test(relay_url, keys) {
     static const char *const good[] = {"a", "a/b", "A.b_c-9/x.", "-", "_/_", "0"};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
         cr_expect_eq(relay_check_key(good[i]), 0, "%s", err_text());
