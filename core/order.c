@@ -101,9 +101,10 @@ double order_lr(const UpdateSpec *update, int64_t step, int64_t n_steps) {
     case LR_LINEAR:
         return update->lr + (update->final_lr - update->lr) * t;
     case LR_STEP:
-        if (update->decay_every > 0)
-            return update->lr *
-                   pow(update->decay_factor, (double)((step - warmup) / update->decay_every));
+        if (update->decay_every > 0) {
+            int64_t decays = (step - warmup) / update->decay_every;
+            return update->lr * pow(update->decay_factor, (double)decays);
+        }
         break;
     }
     return update->lr;
