@@ -265,7 +265,7 @@ static int check_micros(const Check *check) {
                 (instr->stage == check->stage->index && instr->micro >= 0))
                 break;
         }
-        if (e == index->n || instr->stage != check->stage->index || instr->micro > micro)
+        if (!instr || e == index->n || instr->stage != check->stage->index || instr->micro > micro)
             return missing(check, INSTR_FORWARD, micro, -1);
         int32_t end = program_index_end(index, e);
         TRY(check_micro(check, e, end, micro));

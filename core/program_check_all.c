@@ -6,6 +6,7 @@
  * ever taken back and no choice is made (an object has one writer and one reader, a window belongs
  * to one pair of workers and one direction of an edge), so the order of trying does not matter:
  * what gets stuck here gets stuck always, and the other way round. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -130,6 +131,7 @@ static const char *worker_text(const Sim *sim, int32_t worker, char *buf, size_t
     Buf text;
     buf_init(&text, 0);
     const Program *program = sim->workers[worker].program;
+    assert(program);
     int32_t last = -1;
     int32_t n = 0;
     buf_printf(&text, "worker %d (stage", worker);
@@ -192,6 +194,8 @@ static int join_objects(Sim *sim) {
             reader->micro == third->micro)
             return object_error(sim, reader, third);
         Object joined = *writer;
+        assert(joined.writer >= 0 && reader->reader >= 0); /* writers sort before readers */
+        assert(sim->workers[joined.writer].object && sim->workers[reader->reader].object);
         joined.reader = reader->reader;
         joined.read_instr = reader->read_instr;
         sim->workers[joined.writer].object[joined.write_instr] = n;

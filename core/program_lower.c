@@ -208,7 +208,7 @@ int program_hoist(Program *program, int32_t depth) {
     if (depth == 0 || program->n_instrs == 0)
         return 0;
     size_t n = (size_t)program->n_instrs;
-    Hoist hoist = {program, depth, malloc(n * sizeof(int32_t)), malloc(n * sizeof(int32_t))};
+    Hoist hoist = {program, depth, calloc(n, sizeof(int32_t)), calloc(n, sizeof(int32_t))};
     ProgramIndex index = {0};
     Program out;
     program_init(&out);
