@@ -129,7 +129,7 @@ Test(dataset_npy, every_cut_of_the_header_is_refused) {
     }
     NpyHeader header;
     cr_expect_eq(dataset_parse_npy("x.npy", "PK\x03\x04 no array", 13, &header), ERR_FORMAT);
-    memcpy(file + 8, "\xff\xff\xff\xff", 4);
+    memset(file + 8, 0xff, 4);
     cr_expect_eq(dataset_parse_npy("x.npy", file, sizeof file, &header), ERR_FORMAT);
     cr_expect(strstr(err_text(), "4294967295"), "%s", err_text());
 }

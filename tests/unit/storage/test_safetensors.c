@@ -21,7 +21,7 @@ static uint8_t *make_file(const char *header, size_t n_data, size_t *out_bytes) 
     uint64_t length = strlen(header);
     uint8_t *file = calloc(1, 8 + length + n_data + 1);
     memcpy(file, &length, 8);
-    memcpy(file + 8, header, length);
+    memcpy(file + 8, header, length + 1);
     for (size_t i = 0; i < n_data; i++)
         file[8 + length + i] = (uint8_t)(i * 7 + 1);
     *out_bytes = 8 + length + n_data;
@@ -55,9 +55,8 @@ static void expect_raw(const char *data, size_t bytes, const char *words) {
 }
 
 static void expect_length(uint64_t length, const char *words) {
-    uint8_t file[64] = {0};
+    uint8_t file[64] = {[8] = '{', [9] = '}'};
     memcpy(file, &length, 8);
-    memcpy(file + 8, "{}", 2);
     expect_open(file, sizeof file, ERR_FORMAT, words);
 }
 
