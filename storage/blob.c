@@ -174,7 +174,7 @@ static int load_descriptor(const unsigned char *in, const char *key, int index,
     if (n_dims > SHAPE_MAX_DIMS)
         return err_set(ERR_CORRUPT, "blob '%s': tensor %d has %d dims", key, index, n_dims);
     if (!all_zero(at + AT_ZERO, AT_DIMS - AT_ZERO) ||
-        !all_zero(at + AT_DIMS + 8 * n_dims, (size_t)(8 * (SHAPE_MAX_DIMS - n_dims))))
+        !all_zero(at + AT_DIMS + 8 * n_dims, 8 * (size_t)(SHAPE_MAX_DIMS - n_dims)))
         return err_set(ERR_CORRUPT, "blob '%s': tensor %d: reserved bytes are not zero", key,
                        index);
     *out_tensor = (BlobTensor){.dtype = (DType)at[0], .shape = {.n_dims = n_dims}};

@@ -81,7 +81,8 @@ static int open_named(RelayFile *file, Writing *out_writing) {
         if (fd < 0)
             return -1;
         struct stat about;
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &about) == 0 && about.st_nlink > 0) {
+        bool locked = flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; /* or no locks */
+        if (locked && fstat(fd, &about) == 0 && about.st_nlink > 0) {
             out_writing->fd = fd;
             return 0;
         }

@@ -32,19 +32,16 @@ static bool drain_events(RelayFile *file, const char *name) {
             const struct inotify_event *event = (const void *)at;
             at += sizeof *event + event->len;
             bool ours = event->wd == file->watch;
-            if (event->mask & IN_Q_OVERFLOW)
-                look = true;
-            else if (ours && event->mask & (IN_IGNORED | IN_DELETE_SELF | IN_UNMOUNT)) {
+            bool gone = ours && event->mask & (IN_IGNORED | IN_DELETE_SELF | IN_UNMOUNT);
+            bool named = ours && event->len > 0 && strcmp(event->name, name) == 0;
+            if (gone)
                 file->watch = -1;
-                look = true;
-            } else if (ours && event->len > 0 && strcmp(event->name, name) == 0)
-                look = true;
+            look = look || gone || named || event->mask & IN_Q_OVERFLOW;
         }
     }
 }
 
-/* Watch the place's directory, made if missing. 0, or -1 where inotify cannot be had; errors of the
- * directory itself are ERR_ codes. */
+/* Watch the place's directory, made if missing. *out_watched: false when inotify is exhausted. */
 static int watch_dir(RelayFile *file, const FilePlace *place, const char *key, bool *out_watched) {
     *out_watched = false;
     if (file->inotify_fd < 0)

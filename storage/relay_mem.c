@@ -52,7 +52,7 @@ typedef struct RelayMem {
 static int table_init(Table *table) {
     table->n_buckets = 64;
     table->n_entries = 0;
-    table->buckets = calloc(table->n_buckets, sizeof *table->buckets);
+    table->buckets = calloc(table->n_buckets, sizeof(Entry *));
     return table->buckets ? 0 : err_set(ERR_MEMORY, "a memory relay");
 }
 
@@ -84,7 +84,7 @@ static Entry *table_find(const Table *table, const char *key) {
 /* Doubles the buckets; without memory for that the chains only grow longer. */
 static void table_grow(Table *table) {
     size_t n_buckets = table->n_buckets * 2;
-    Entry **buckets = calloc(n_buckets, sizeof *buckets);
+    Entry **buckets = calloc(n_buckets, sizeof(Entry *));
     if (!buckets)
         return;
     for (size_t i = 0; i < table->n_buckets; i++) {
