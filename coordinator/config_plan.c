@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "coordinator/config_parts.h"
+#include "coordinator/schedule.h"
 #include "core/err.h"
 #include "core/program.h"
 #include "core/text.h"
@@ -201,7 +202,6 @@ static int parse_numbers(JsonObject *object, PlanRequest *plan) {
 }
 
 int config_parse_plan(JsonObject *root, const Model *model, PlanRequest *out_plan) {
-    static const char *const schedules[] = {"1f1b", "gpipe"};
     PlanRequest plan;
     memset(&plan, 0, sizeof plan);
     const cJSON *value = NULL;
@@ -218,8 +218,8 @@ int config_parse_plan(JsonObject *root, const Model *model, PlanRequest *out_pla
     TRY_DONE(parse_cut(&object, model, &plan));
     TRY_DONE(parse_replicas(&object, &plan));
     TRY_DONE(parse_recompute(&object, &plan));
-    TRY_DONE(json_opt_choice(&object, "schedule", schedules, 2, &schedule));
-    TRY_DONE(text_copy(plan.schedule, sizeof plan.schedule, schedules[schedule]));
+    TRY_DONE(json_opt_choice(&object, "schedule", schedule_names, SCHEDULE_N, &schedule));
+    TRY_DONE(text_copy(plan.schedule, sizeof plan.schedule, schedule_names[schedule]));
     TRY_DONE(parse_numbers(&object, &plan));
     TRY_DONE(json_end(&object));
     *out_plan = plan;

@@ -165,6 +165,7 @@ static int worker_died(Job *job, JobWorker *worker, const JobEvent *event, int c
                        const char *text, JobActions *actions) {
     int64_t step = event->step > worker->step ? event->step : worker->step;
     worker->alive = false;
+    snprintf(worker->death_text, sizeof worker->death_text, "%s", text);
     worker->deaths_there = step == worker->death_step ? worker->deaths_there + 1 : 1;
     worker->death_step = step;
     worker->deaths_stuck++;
@@ -218,7 +219,7 @@ static int check_finished(Job *job, int64_t now_ms, JobActions *actions) {
 /* Drop what nobody can need: a present attempt reads nothing of steps before its own, and a
  * successor begins at the last commit. */
 static int check_drop(Job *job, JobActions *actions) {
-    int64_t bound = job->committed;
+    int64_t bound = job->committed < job->next_step ? job->committed : job->next_step;
     for (int32_t i = 0; i < job->n_workers; i++) {
         const JobWorker *worker = &job->workers[i];
         if (!worker->done && worker->step < bound)
@@ -322,9 +323,9 @@ static int find_save(Job *job, int64_t step, JobSave **out_save) {
     }
     if (job->n_saves == JOB_MAX_SAVES)
         return err_set(ERR_LIMIT, "%d saves wait for their stages", JOB_MAX_SAVES);
-    bool *saved = calloc((size_t)job->setup.n_stages, sizeof *saved);
+    bool *saved = calloc((size_t)job->n_workers, sizeof *saved);
     if (!saved)
-        return err_set(ERR_MEMORY, "a save of %d stages", job->setup.n_stages);
+        return err_set(ERR_MEMORY, "a save of %d workers", job->n_workers);
     JobSave *save = &job->saves[job->n_saves++];
     *save = (JobSave){.step = step, .saved = saved};
     *out_save = save;
@@ -357,14 +358,14 @@ static int on_step(Job *job, const JobEvent *event, JobActions *actions) {
 
 static int on_saved(Job *job, const JobEvent *event, JobActions *actions) {
     JobSave *save = NULL;
-    if (event->step <= job->committed || event->stage < 0 || event->stage >= job->setup.n_stages)
+    const JobWorker *worker = job_worker(job, event->stage, event->replica);
+    if (!worker || event->step <= job->committed)
         return 0;
     TRY(find_save(job, event->step, &save));
-    if (!save->saved[event->stage]) {
-        save->saved[event->stage] = true;
-        save->n_saved++;
-    }
-    if (save->n_saved < job->setup.n_stages || save->committing)
+    bool *saved = &save->saved[worker - job->workers];
+    save->n_saved += !*saved;
+    *saved = true;
+    if (save->n_saved < job->n_workers || save->committing)
         return 0;
     save->committing = true;
     return act(actions, &(JobAction){.kind = JOB_ACT_COMMIT, .step = save->step});
@@ -431,11 +432,13 @@ static int fail_missing(Job *job, JobActions *actions) {
                     "all workers ended, but the norms of step %lld never came",
                     (long long)job->next_step);
     for (int32_t i = 0; i < job->n_saves; i++) {
-        for (int32_t stage = 0; stage < job->setup.n_stages; stage++) {
-            if (!job->saves[i].saved[stage])
+        for (int32_t w = 0; w < job->n_workers; w++) {
+            if (!job->saves[i].saved[w])
                 return fail(job, actions, ERR_TIMEOUT, ERR_TIMEOUT,
-                            "all workers ended, but the save of step %lld by stage %d never came",
-                            (long long)job->saves[i].step, stage);
+                            "all workers ended, but the save of step %lld by stage %d, replica %d "
+                            "never came",
+                            (long long)job->saves[i].step, job->workers[w].stage,
+                            job->workers[w].replica);
         }
     }
     return fail(job, actions, ERR_TIMEOUT, ERR_TIMEOUT,

@@ -10,7 +10,7 @@
  *     process is left alone (it may only be stopped, and its successor does not wait for it).
  *   - Dying more than max_restarts times in a row at one step fails the job; so does an error that
  *     no retry helps against, at once.
- *   - When all stages have saved step s its manifest is committed; the relay's objects of earlier
+ *   - When all workers have saved step s its manifest is committed; the relay's objects of earlier
  *     steps are dropped when every worker's present attempt has passed s.
  *   - Cancelling asks all workers to save and end; cancelling twice, or a stop that takes too long,
  *     ends at once.
@@ -53,16 +53,17 @@ typedef struct JobWorker {
     int64_t deaths_there; /* in a row at death_step */
     int64_t deaths_stuck; /* since best_step last grew */
     int64_t restarts;
+    char death_text[256]; /* of the last death: why */
 } JobWorker;
 
 enum { JOB_MAX_SAVES = 64, JOB_STEP_TIMES = 33, JOB_MAX_COMMITS = 5 };
 
 typedef struct JobSave { /* a save under way */
     int64_t step;
-    int32_t n_saved; /* stages */
+    int32_t n_saved; /* workers */
     int32_t n_failures;
     bool committing;
-    bool *saved; /* (n_stages) */
+    bool *saved; /* (n_workers) */
 } JobSave;
 
 typedef struct Job {

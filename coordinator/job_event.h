@@ -27,7 +27,7 @@ typedef enum JobEventKind {
     JOB_EV_HEARTBEAT,     /* worker; step */
     JOB_EV_EXITED,        /* worker; code 0: slice done, else the error; step, text */
     JOB_EV_STEP,          /* step: the norms of all stages are in; decision, save_due, eval_due */
-    JOB_EV_SAVED,         /* stage, step */
+    JOB_EV_SAVED,         /* worker (of any attempt), step */
     JOB_EV_COMMITTED,     /* step */
     JOB_EV_COMMIT_FAILED, /* step; code, text */
     JOB_EV_EVALUATED,     /* step */

@@ -1,0 +1,31 @@
+/* What the command line's files share; nobody else includes it. */
+#ifndef FUNCPIPE_COORDINATOR_CLI_PARTS_H
+#define FUNCPIPE_COORDINATOR_CLI_PARTS_H
+
+#include "coordinator/config.h"
+
+enum { CLI_MAX_SETS = 64, CLI_MAX_WORDS = 8 };
+
+typedef struct CliArgs {
+    const char *words[CLI_MAX_WORDS]; /* what is no flag */
+    int n_words;
+    const char *out, *resume, *job; /* NULL: not given */
+    ConfigSet sets[CLI_MAX_SETS];
+    int n_sets;
+    char *set_texts[CLI_MAX_SETS]; /* owned: PATH and TEXT stand in them */
+    bool overwrite, trace, json, help;
+} CliArgs;
+
+/* Each command: run, return the exit code. The error note says what went wrong when *out_error. */
+int cli_train(const CliArgs *args, int *out_error);
+int cli_eval(const CliArgs *args, int *out_error);
+int cli_plan(const CliArgs *args, int *out_error);
+int cli_model(const CliArgs *args, int *out_error);
+int cli_diff(const CliArgs *args, int *out_error);
+
+/* The worker binary: FUNCPIPE_WORKER, or funcpipe-worker beside this program. ERR_NOT_FOUND. */
+int cli_find_worker(char *out_path, size_t out_bytes);
+/* Print a JSON value as one line on stdout and delete it. */
+int cli_print_json(cJSON *take_value);
+
+#endif

@@ -1,0 +1,172 @@
+/* funcpipe model inspect and diff. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "coordinator/checkpoint.h"
+#include "coordinator/cli_parts.h"
+#include "coordinator/job.h"
+#include "core/err.h"
+
+/* ---- model inspect ---- */
+
+/* Elements of the parameters a layer is the first to use. */
+static int64_t own_params(const Model *model, int32_t index) {
+    int64_t n = 0;
+    const Layer *layer = &model->layers[index];
+    for (int32_t i = 0; i < layer->n_params; i++) {
+        bool first = true;
+        for (int32_t before = 0; before < index && first; before++) {
+            const Layer *other = &model->layers[before];
+            for (int32_t k = 0; k < other->n_params; k++)
+                first = first && other->params[k] != layer->params[i];
+        }
+        if (first)
+            n += model_param_elements(model, layer->params[i]);
+    }
+    return n;
+}
+
+typedef struct ModelTotals {
+    int64_t params;
+    double forward, backward;
+} ModelTotals;
+
+static ModelTotals totals_of(const Model *model) {
+    ModelTotals totals = {0};
+    for (int32_t i = 0; i < model->n_params; i++)
+        totals.params += model_param_elements(model, i);
+    for (int32_t i = 0; i < model->n_layers; i++) {
+        totals.forward += model_layer_forward_flops(model, i);
+        totals.backward += model_layer_backward_flops(model, i);
+    }
+    return totals;
+}
+
+static void print_model(const Model *model) {
+    char shape[96];
+    const ModelTotals totals = totals_of(model);
+    const Value *input = &model->values[MODEL_VALUE_INPUT];
+    printf("model %s: input %s %s\n", model->name, dtype_name(input->dtype),
+           shape_format(&input->shape, shape, sizeof shape));
+    printf("%5s  %-28s %-16s %-20s %12s %12s\n", "layer", "name", "kind", "output", "parameters",
+           "forward FLOP");
+    for (int32_t i = 0; i < model->n_layers; i++) {
+        const Layer *layer = &model->layers[i];
+        printf("%5d  %-28s %-16s %-20s %12lld %12.4g\n", i, layer->name,
+               layer_kind_name(layer->kind),
+               shape_format(&model->values[layer->output].shape, shape, sizeof shape),
+               (long long)own_params(model, i), model_layer_forward_flops(model, i));
+    }
+    printf("%d layers, %lld parameters, %.4g FLOP forward and %.4g backward a sample\n",
+           model->n_layers, (long long)totals.params, totals.forward, totals.backward);
+}
+
+static cJSON *layer_to_json(const Model *model, int32_t index) {
+    const Layer *layer = &model->layers[index];
+    const Shape *shape = &model->values[layer->output].shape;
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddStringToObject(object, "name", layer->name);
+    cJSON_AddStringToObject(object, "kind", layer_kind_name(layer->kind));
+    cJSON *dims = cJSON_AddArrayToObject(object, "shape");
+    for (int32_t i = 0; dims && i < shape->n_dims; i++)
+        cJSON_AddItemToArray(dims, cJSON_CreateNumber((double)shape->dims[i]));
+    cJSON_AddNumberToObject(object, "parameters", (double)own_params(model, index));
+    cJSON_AddNumberToObject(object, "forward_flops", model_layer_forward_flops(model, index));
+    cJSON_AddNumberToObject(object, "backward_flops", model_layer_backward_flops(model, index));
+    return object;
+}
+
+static cJSON *model_to_table(const Model *model) {
+    const ModelTotals totals = totals_of(model);
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "name", model->name);
+    cJSON_AddNumberToObject(root, "parameters", (double)totals.params);
+    cJSON_AddNumberToObject(root, "forward_flops", totals.forward);
+    cJSON_AddNumberToObject(root, "backward_flops", totals.backward);
+    cJSON *layers = cJSON_AddArrayToObject(root, "layers");
+    for (int32_t i = 0; layers && i < model->n_layers; i++)
+        cJSON_AddItemToArray(layers, layer_to_json(model, i));
+    return root;
+}
+
+int cli_model(const CliArgs *args, int *out_error) {
+    static const char *const inspect = "inspect";
+    Model model;
+    int rc = strcmp(args->words[0], inspect) == 0
+                 ? 0
+                 : err_set(ERR_ARGUMENT, "funcpipe model: unknown word '%s' (expected '%s')",
+                           args->words[0], inspect);
+    if (rc >= 0)
+        rc = config_load_model(args->words[1], args->sets, args->n_sets, &model);
+    *out_error = rc < 0 ? rc : 0;
+    if (rc < 0)
+        return job_exit_code(rc, false);
+    if (args->json)
+        *out_error = cli_print_json(model_to_table(&model));
+    else
+        print_model(&model);
+    model_done(&model);
+    return EXIT_CODE_DONE;
+}
+
+/* ---- diff ---- */
+
+static const char *const state_names[] = {"equal", "values", "form", "only_a", "only_b"};
+
+static void print_diff(const CheckpointDiff *diff) {
+    for (int64_t i = 0; i < diff->n_rows; i++) {
+        const CheckpointDiffRow *row = &diff->rows[i];
+        if (row->state == CHECKPOINT_VALUES)
+            printf("%-40s max |a-b| %.3g, relative %.3g, norm %.3g\n", row->name, row->max_abs,
+                   row->max_rel, row->l2_rel);
+        else if (row->state == CHECKPOINT_FORM)
+            printf("%-40s differs in type or shape\n", row->name);
+        else if (row->state != CHECKPOINT_EQUAL)
+            printf("%-40s is only in %s\n", row->name, row->state == CHECKPOINT_ONLY_A ? "A" : "B");
+    }
+    printf(
+        "%lld tensors: %lld equal, %lld with other values, %lld of another form, %lld only in A, "
+        "%lld only in B\n",
+        (long long)diff->n_rows, (long long)diff->n_states[CHECKPOINT_EQUAL],
+        (long long)diff->n_states[CHECKPOINT_VALUES], (long long)diff->n_states[CHECKPOINT_FORM],
+        (long long)diff->n_states[CHECKPOINT_ONLY_A], (long long)diff->n_states[CHECKPOINT_ONLY_B]);
+}
+
+static cJSON *finite_or_null(double value) {
+    return isfinite(value) ? cJSON_CreateNumber(value) : cJSON_CreateNull();
+}
+
+static cJSON *diff_to_json(const CheckpointDiff *diff) {
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddBoolToObject(root, "equal", checkpoint_diff_equal(diff));
+    cJSON *tensors = cJSON_AddArrayToObject(root, "tensors");
+    for (int64_t i = 0; tensors && i < diff->n_rows; i++) {
+        const CheckpointDiffRow *row = &diff->rows[i];
+        cJSON *object = cJSON_CreateObject();
+        cJSON_AddStringToObject(object, "name", row->name);
+        cJSON_AddStringToObject(object, "state", state_names[row->state]);
+        if (row->state == CHECKPOINT_VALUES) {
+            cJSON_AddItemToObject(object, "max_abs", finite_or_null(row->max_abs));
+            cJSON_AddItemToObject(object, "max_rel", finite_or_null(row->max_rel));
+            cJSON_AddItemToObject(object, "l2_rel", finite_or_null(row->l2_rel));
+        }
+        cJSON_AddItemToArray(tensors, object);
+    }
+    return root;
+}
+
+int cli_diff(const CliArgs *args, int *out_error) {
+    CheckpointDiff diff;
+    int rc = checkpoint_diff(args->words[0], args->words[1], &diff);
+    *out_error = rc < 0 ? rc : 0;
+    if (rc < 0)
+        return job_exit_code(rc, false);
+    if (args->json)
+        *out_error = cli_print_json(diff_to_json(&diff));
+    else
+        print_diff(&diff);
+    bool equal = checkpoint_diff_equal(&diff);
+    checkpoint_diff_done(&diff);
+    return equal ? EXIT_CODE_DONE : EXIT_CODE_FAILED;
+}

@@ -1,0 +1,210 @@
+/* funcpipe train, eval and plan. */
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "coordinator/cli_parts.h"
+#include "coordinator/conductor.h"
+#include "coordinator/plan.h"
+#include "core/err.h"
+#include "core/text.h"
+
+enum { CLI_PROFILE_MS = 120000 };
+
+static int setup_failed(int rc, int *out_error) {
+    *out_error = rc;
+    return job_exit_code(rc, false);
+}
+
+static cJSON *number_or_null(double value) {
+    return isfinite(value) ? cJSON_CreateNumber(value) : cJSON_CreateNull();
+}
+
+/* ---- train ---- */
+
+static void print_train(const CliArgs *args, const char *out, const ConductResult *result) {
+    if (args->json) {
+        cJSON *object = cJSON_CreateObject();
+        cJSON_AddStringToObject(object, "event", "finished");
+        cJSON_AddStringToObject(object, "state", job_state_name(result->state));
+        cJSON_AddNumberToObject(object, "exit_code", result->exit_code);
+        cJSON_AddNumberToObject(object, "step", (double)result->step);
+        cJSON_AddNumberToObject(object, "saved_step", (double)result->saved_step);
+        cJSON_AddItemToObject(object, "loss", number_or_null(result->loss));
+        if (result->has_eval) {
+            cJSON_AddItemToObject(object, "eval_loss", number_or_null(result->eval_loss));
+            cJSON_AddItemToObject(object, "eval_accuracy", number_or_null(result->eval_accuracy));
+        }
+        cJSON_AddNumberToObject(object, "restarts", (double)result->n_restarts);
+        cJSON_AddStringToObject(object, "out", out);
+        cli_print_json(object);
+        return;
+    }
+    printf("%s after %lld steps", job_state_name(result->state), (long long)result->step);
+    if (isfinite(result->loss))
+        printf(", loss %.4f", result->loss);
+    if (result->has_eval)
+        printf(", evaluation: loss %.4f, accuracy %.4f", result->eval_loss, result->eval_accuracy);
+    if (result->n_restarts > 0)
+        printf(", %lld restart%s", (long long)result->n_restarts,
+               result->n_restarts == 1 ? "" : "s");
+    printf("\noutputs in %s\n", out);
+    if (result->saved_step >= 0)
+        printf("checkpoint %s/checkpoints/%lld\n", out, (long long)result->saved_step);
+    fflush(stdout);
+}
+
+int cli_train(const CliArgs *args, int *out_error) {
+    char worker[PATH_MAX];
+    char out[ORDER_PATH_BYTES];
+    JobConfig config;
+    ConductResult result;
+    *out_error = 0;
+    if (args->resume && args->overwrite)
+        return setup_failed(
+            err_set(ERR_ARGUMENT, "--resume goes on and --overwrite begins anew: give one of them"),
+            out_error);
+    int rc = cli_find_worker(worker, sizeof worker);
+    if (rc >= 0)
+        rc = config_load(args->words[0], args->sets, args->n_sets, 0, &config);
+    if (rc < 0)
+        return setup_failed(rc, out_error);
+    if (args->out)
+        rc = text_copy(out, sizeof out, args->out);
+    else
+        snprintf(out, sizeof out, "funcpipe-out/%s", config.order.job);
+    if (rc < 0) {
+        config_done(&config);
+        return setup_failed(rc, out_error);
+    }
+    ConductOptions options = {.out_folder = out,
+                              .resume = args->resume,
+                              .overwrite = args->overwrite,
+                              .trace = args->trace,
+                              .json = args->json,
+                              .worker_path = worker};
+    *out_error = conduct(&config, &options, &result);
+    config_done(&config);
+    if (*out_error >= 0 || result.step > 0 || result.state == JOB_CANCELLED)
+        print_train(args, out, &result);
+    if (result.state == JOB_CANCELLED && result.failure.code == 0)
+        *out_error = 0; /* it stopped as asked */
+    return result.exit_code;
+}
+
+/* ---- eval ---- */
+
+/* The job file stored with a checkpoint: OUT/job.json of OUT or OUT/checkpoints/STEP. */
+static int find_job(const char *checkpoint, char *out_path, size_t out_bytes) {
+    static const char *const places[] = {"%s/job.json", "%s/../job.json", "%s/../../job.json"};
+    char resolved[PATH_MAX];
+    char path[PATH_MAX + 32];
+    if (!realpath(checkpoint, resolved))
+        return err_set(ERR_NOT_FOUND, "there is no checkpoint '%s'", checkpoint);
+    for (int i = 0; i < 3; i++) {
+        const char *behind = places[i] + 2;
+        snprintf(path, sizeof path, "%s%s", resolved, behind);
+        if (access(path, R_OK) == 0)
+            return text_copy(out_path, out_bytes, path);
+    }
+    return err_set(ERR_NOT_FOUND, "no job.json stands beside '%s'; name the job with --job",
+                   checkpoint);
+}
+
+static int load_eval(const CliArgs *args, const char *job, JobConfig *config) {
+    /* One worker for the whole model, whatever the job's plan was. */
+    static const ConfigSet whole[] = {{"plan.stages", "1"},
+                                      {"plan.cut", "null"},
+                                      {"plan.replicas", "null"},
+                                      {"plan.recompute", "null"},
+                                      {"relay", "auto"}};
+    enum { N_WHOLE = sizeof whole / sizeof whole[0] };
+    ConfigSet sets[CLI_MAX_SETS + N_WHOLE];
+    memcpy(sets, args->sets, (size_t)args->n_sets * sizeof sets[0]);
+    memcpy(sets + args->n_sets, whole, sizeof whole);
+    TRY(config_load(job, sets, args->n_sets + N_WHOLE, 0, config));
+    if (!config->order.has_eval) {
+        config_done(config);
+        return err_set(ERR_ARGUMENT, "%s: the job has no evaluation data ($.data.eval)", job);
+    }
+    config->order.eval_only = true;
+    return 0;
+}
+
+static void print_eval(const CliArgs *args, const ConductResult *result, int64_t samples) {
+    if (args->json) {
+        cJSON *object = cJSON_CreateObject();
+        cJSON_AddItemToObject(object, "loss", number_or_null(result->eval_loss));
+        cJSON_AddItemToObject(object, "accuracy", number_or_null(result->eval_accuracy));
+        cJSON_AddNumberToObject(object, "step", (double)result->step);
+        cJSON_AddNumberToObject(object, "samples", (double)samples);
+        cli_print_json(object);
+        return;
+    }
+    printf("loss %.6f  accuracy %.6f  (%lld samples, after %lld steps)\n", result->eval_loss,
+           result->eval_accuracy, (long long)samples, (long long)result->step);
+}
+
+int cli_eval(const CliArgs *args, int *out_error) {
+    char worker[PATH_MAX];
+    char job[ORDER_PATH_BYTES];
+    JobConfig config;
+    ConductResult result;
+    int rc = cli_find_worker(worker, sizeof worker);
+    if (rc >= 0)
+        rc = args->job ? text_copy(job, sizeof job, args->job)
+                       : find_job(args->words[0], job, sizeof job);
+    if (rc >= 0)
+        rc = load_eval(args, job, &config);
+    if (rc < 0)
+        return setup_failed(rc, out_error);
+    ConductOptions options = {
+        .resume = args->words[0], .json = args->json, .worker_path = worker, .quiet = true};
+    *out_error = conduct(&config, &options, &result);
+    if (*out_error >= 0)
+        print_eval(args, &result, config.order.eval_samples);
+    config_done(&config);
+    return result.exit_code;
+}
+
+/* ---- plan ---- */
+
+static int make_plan(const CliArgs *args, JobConfig *config, Plan *plan) {
+    char worker[PATH_MAX];
+    Profile profile;
+    TRY(cli_find_worker(worker, sizeof worker));
+    TRY(config_load(args->words[0], args->sets, args->n_sets, 0, config));
+    int rc = plan_profile(config, worker, CLI_PROFILE_MS, NULL, &profile);
+    if (rc >= 0) {
+        rc = plan_make(config, &profile, plan);
+        profile_done(&profile);
+    }
+    if (rc < 0)
+        config_done(config);
+    return rc;
+}
+
+int cli_plan(const CliArgs *args, int *out_error) {
+    JobConfig config;
+    Plan plan;
+    Buf text;
+    int rc = make_plan(args, &config, &plan);
+    if (rc < 0)
+        return setup_failed(rc, out_error);
+    buf_init(&text, 0);
+    if (args->json) {
+        rc = cli_print_json(plan_to_json(&plan));
+    } else {
+        rc = plan_describe(&plan, &config, &text);
+        if (rc >= 0)
+            fputs(buf_string(&text), stdout);
+    }
+    buf_done(&text);
+    plan_done(&plan);
+    config_done(&config);
+    *out_error = rc < 0 ? rc : 0;
+    return rc < 0 ? job_exit_code(rc, false) : EXIT_CODE_DONE;
+}

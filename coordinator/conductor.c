@@ -1,0 +1,302 @@
+#include "coordinator/conductor.h"
+
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "coordinator/checkpoint.h"
+#include "coordinator/conductor_parts.h"
+#include "coordinator/scratch.h"
+#include "core/clock.h"
+#include "core/err.h"
+#include "core/text.h"
+
+enum { CONDUCT_REAP_MS = 10000, CONDUCT_SCRATCH_OUT_BYTES = 1 << 20 };
+
+static const int signal_numbers[] = {SIGINT, SIGTERM, SIGHUP};
+enum { N_SIGNALS = sizeof signal_numbers / sizeof signal_numbers[0] };
+
+int64_t conductor_now_ms(void) {
+    return clock_now_ns() / CLOCK_NS_PER_MS;
+}
+
+/* ---- events ---- */
+
+static int push_event(Conductor *conductor, const JobEvent *event, const char *text) {
+    if (conductor->n_events == conductor->cap_events) {
+        size_t capacity = conductor->cap_events ? 2 * conductor->cap_events : 16;
+        QueuedEvent *events = realloc(conductor->events, capacity * sizeof *events);
+        if (!events)
+            return err_set(ERR_MEMORY, "%zu events", capacity);
+        conductor->events = events;
+        conductor->cap_events = capacity;
+    }
+    QueuedEvent *last = &conductor->events[conductor->n_events++];
+    last->event = *event;
+    last->event.now_ms = conductor_now_ms();
+    snprintf(last->text, sizeof last->text, "%s", text ? text : "");
+    return 0;
+}
+
+static void note_state(Conductor *conductor, JobState before) {
+    const Job *job = &conductor->job;
+    if (job->state == before)
+        return;
+    outputs_event(conductor->outputs, "state", job->failure.text[0] ? job->failure.text : NULL,
+                  "\"state\":\"%s\",\"step\":%lld", job_state_name(job->state),
+                  (long long)job->next_step);
+}
+
+static int work_off(Conductor *conductor) {
+    while (conductor->first_event < conductor->n_events) {
+        QueuedEvent queued = conductor->events[conductor->first_event++];
+        JobState before = conductor->job.state;
+        queued.event.text = queued.text;
+        conductor->actions.n = 0;
+        TRY(job_step(&conductor->job, &queued.event, &conductor->actions));
+        note_state(conductor, before);
+        for (int32_t i = 0; i < conductor->actions.n; i++)
+            conductor_act(conductor, &conductor->actions.items[i]);
+    }
+    conductor->first_event = conductor->n_events = 0;
+    return 0;
+}
+
+void conductor_event(Conductor *conductor, const JobEvent *event, const char *text) {
+    int rc = push_event(conductor, event, text);
+    if (rc >= 0 && conductor->stepping)
+        return;
+    conductor->stepping = true;
+    if (rc >= 0)
+        rc = work_off(conductor);
+    conductor->stepping = false;
+    if (rc >= 0)
+        return;
+    /* No memory even for events: what is left is to end. */
+    conductor->first_event = conductor->n_events = 0;
+    conductor->job.state = JOB_FAILED;
+    conductor->job.exit_code = EXIT_CODE_FAILED;
+    err_copy(&conductor->job.failure);
+    conductor_act(conductor, &(JobAction){.kind = JOB_ACT_FINISH});
+}
+
+void conductor_fail(Conductor *conductor, int code) {
+    if (!job_is_final(&conductor->job))
+        conductor_event(conductor, &(JobEvent){.kind = JOB_EV_FAIL, .code = code}, err_text());
+}
+
+/* ---- the loop ---- */
+
+static void close_handle(uv_handle_t *handle) {
+    if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
+}
+
+/* Once the job is over, all processes are reaped and all work is done: clean up, end the loop. */
+static void try_close(Conductor *conductor) {
+    if (!conductor->finishing || conductor->closed)
+        return;
+    bool running = conductor->invoker && invoke_running(conductor->invoker) > 0;
+    bool patient = conductor_now_ms() - conductor->finish_ms < CONDUCT_REAP_MS;
+    if ((running || conductor->n_working > 0) && patient)
+        return;
+    conductor->closed = true;
+    conductor_finish_relay(conductor);
+    for (int i = 0; i < N_SIGNALS; i++)
+        close_handle((uv_handle_t *)&conductor->signals[i]);
+    close_handle((uv_handle_t *)&conductor->tick);
+    close_handle((uv_handle_t *)&conductor->reported);
+    if (running)
+        uv_stop(&conductor->loop); /* a process that cannot be killed is not waited for */
+}
+
+static void do_delayed(Conductor *conductor) {
+    for (size_t i = 0; i < conductor->n_delayed;) {
+        DelayedAction delayed = conductor->delayed[i];
+        if (delayed.due_ms > conductor_now_ms()) {
+            i++;
+            continue;
+        }
+        conductor->delayed[i] = conductor->delayed[--conductor->n_delayed];
+        conductor_act(conductor, &delayed.action);
+    }
+}
+
+static void on_tick(uv_timer_t *timer) {
+    Conductor *conductor = timer->data;
+    conductor_take_reports(conductor);
+    do_delayed(conductor);
+    conductor_event(conductor, &(JobEvent){.kind = JOB_EV_TICK}, NULL);
+    if (conductor->job.n_workers > 0 && !conductor->finishing && !conductor->order.eval_only)
+        conductor_show(conductor);
+    try_close(conductor);
+}
+
+static void on_reported(uv_async_t *async) {
+    Conductor *conductor = async->data;
+    conductor_take_reports(conductor);
+    try_close(conductor);
+}
+
+static void on_signal(uv_signal_t *handle, int number) {
+    Conductor *conductor = handle->data;
+    bool first = conductor->job.cancel == JOB_CANCEL_NONE;
+    JobCancel cancel = number == SIGINT ? JOB_CANCEL_INTERRUPT : JOB_CANCEL_TERMINATE;
+    outputs_event(conductor->outputs, "signal", NULL, "\"signal\":%d", number);
+    if (first && conductor->job.state == JOB_RUNNING)
+        progress_say(&conductor->progress, "stopping",
+                     "stopping: the workers save and end (once more: end at once)");
+    conductor_event(conductor, &(JobEvent){.kind = JOB_EV_CANCEL, .cancel = cancel}, NULL);
+}
+
+static int run_loop(Conductor *conductor) {
+    int rc = uv_loop_init(&conductor->loop);
+    if (rc < 0)
+        return err_set(ERR_INTERNAL, "the event loop: %s", uv_strerror(rc));
+    for (int i = 0; i < N_SIGNALS; i++) {
+        uv_signal_init(&conductor->loop, &conductor->signals[i]);
+        conductor->signals[i].data = conductor;
+        uv_signal_start(&conductor->signals[i], on_signal, signal_numbers[i]);
+    }
+    uv_timer_init(&conductor->loop, &conductor->tick);
+    conductor->tick.data = conductor;
+    uv_timer_start(&conductor->tick, on_tick, CONDUCT_TICK_MS, CONDUCT_TICK_MS);
+    uv_async_init(&conductor->loop, &conductor->reported, on_reported);
+    conductor->reported.data = conductor;
+    conductor_event(conductor, &(JobEvent){.kind = JOB_EV_START}, NULL);
+    uv_run(&conductor->loop, UV_RUN_DEFAULT);
+    if (uv_loop_close(&conductor->loop) == 0)
+        invoke_close(conductor->invoker);
+    conductor->invoker = NULL;
+    return 0;
+}
+
+/* ---- before and after ---- */
+
+static bool has_manifest(const char *folder) {
+    char path[ORDER_PATH_BYTES + 32];
+    snprintf(path, sizeof path, "%s/manifest.json", folder);
+    return access(path, F_OK) == 0;
+}
+
+/* Find the checkpoint that --resume means. */
+static int find_checkpoint(const ConductOptions *options, char *found) {
+    char place[ORDER_PATH_BYTES + 32];
+    char resolved[PATH_MAX];
+    bool latest = strcmp(options->resume, "latest") == 0;
+    const char *folder = latest ? options->out_folder : options->resume;
+    if (!latest && has_manifest(folder)) {
+        if (!realpath(folder, resolved))
+            return err_set(ERR_NOT_FOUND, "there is no folder '%s'", folder);
+        return text_copy(found, ORDER_PATH_BYTES, resolved);
+    }
+    if (!folder)
+        return err_set(ERR_ARGUMENT, "resuming the latest checkpoint needs an output folder");
+    snprintf(place, sizeof place, "%s/checkpoints", folder);
+    if (access(place, F_OK) < 0 && !latest)
+        snprintf(place, sizeof place, "%s", folder);
+    if (!realpath(place, resolved))
+        return err_set(ERR_NOT_FOUND, "there is no checkpoint in '%s'", folder);
+    return checkpoint_latest(resolved, found, NULL);
+}
+
+static int prepare_resume(Conductor *conductor) {
+    const Order *order = &conductor->config->order;
+    CheckpointManifest manifest;
+    if (!conductor->options->resume)
+        return 0;
+    TRY(find_checkpoint(conductor->options, conductor->resume_folder));
+    TRY(checkpoint_check(conductor->resume_folder, &order->model,
+                         order->eval_only ? CHECKPOINT_ANY_UPDATE : (int)order->update.kind));
+    TRY(checkpoint_read(conductor->resume_folder, &manifest));
+    conductor->resume_step = manifest.step;
+    checkpoint_done(&manifest);
+    if (conductor->resume_step > order->n_steps && !order->eval_only)
+        return err_set(
+            ERR_ARGUMENT, "checkpoint '%s' stands at step %lld, behind the job's last (%lld)",
+            conductor->resume_folder, (long long)conductor->resume_step, (long long)order->n_steps);
+    return 0;
+}
+
+static int prepare_outputs(Conductor *conductor) {
+    const ConductOptions *options = conductor->options;
+    OutputsMode mode = options->resume      ? OUTPUTS_RESUME
+                       : options->overwrite ? OUTPUTS_OVERWRITE
+                                            : OUTPUTS_NEW;
+    const char *folder = options->out_folder;
+    if (!folder) {
+        TRY(scratch_make(CONDUCT_SCRATCH_OUT_BYTES, conductor->scratch_out,
+                         sizeof conductor->scratch_out));
+        folder = conductor->scratch_out;
+    }
+    return outputs_open(folder, mode, conductor->resume_step, &conductor->outputs);
+}
+
+static void end_outputs(Conductor *conductor) {
+    const Job *job = &conductor->job;
+    Progress *progress = &conductor->progress;
+    bool training = conductor->outputs && conductor->planned && !conductor->order.eval_only;
+    if (training && conductor->options->trace && outputs_merge_traces(conductor->outputs) < 0)
+        progress_say(progress, "warning", "merging the traces: %s", err_text());
+    if (training && checkpoint_clean(outputs_checkpoints(conductor->outputs),
+                                     conductor->config->keep_last, false) < 0)
+        progress_say(progress, "warning", "removing partial checkpoints: %s", err_text());
+    if (conductor->outputs)
+        outputs_event(conductor->outputs, "finished", NULL, "\"state\":\"%s\",\"exit_code\":%d",
+                      job_state_name(job->state), job->exit_code);
+    outputs_close(conductor->outputs);
+    conductor->outputs = NULL;
+    if (conductor->scratch_out[0])
+        outputs_remove_tree(conductor->scratch_out);
+    progress_end(progress);
+}
+
+static void fill_result(Conductor *conductor) {
+    ConductResult *result = conductor->result;
+    const Job *job = &conductor->job;
+    result->state = job->state;
+    result->exit_code = job->exit_code;
+    result->failure = job->failure;
+    for (int32_t i = 0; i < job->n_workers; i++)
+        result->n_restarts += job->workers[i].restarts;
+}
+
+int conduct(JobConfig *config, const ConductOptions *options, ConductResult *out_result) {
+    *out_result = (ConductResult){.saved_step = -1, .loss = NAN};
+    Conductor *conductor = calloc(1, sizeof *conductor);
+    if (!conductor)
+        return err_set(ERR_MEMORY, "the conductor");
+    conductor->config = config;
+    conductor->options = options;
+    conductor->result = out_result;
+    atomic_init(&conductor->stop_preparing, false);
+    job_init(&conductor->job);
+    progress_init(&conductor->progress, options->json, options->quiet);
+    int rc = prepare_resume(conductor);
+    if (rc >= 0)
+        rc = prepare_outputs(conductor);
+    out_result->step = conductor->resume_step;
+    if (rc >= 0)
+        rc = run_loop(conductor);
+    if (rc < 0) {
+        conductor->job.state = JOB_FAILED;
+        conductor->job.exit_code = job_exit_code(rc, false);
+        err_copy(&conductor->job.failure);
+    }
+    end_outputs(conductor);
+    fill_result(conductor);
+    rc = out_result->state == JOB_DONE ? 0 : err_restore(&out_result->failure);
+    job_actions_done(&conductor->actions);
+    job_done(&conductor->job);
+    plan_done(&conductor->plan);
+    profile_done(&conductor->profile);
+    free(conductor->events);
+    free(conductor->delayed);
+    free(conductor->beats);
+    free(conductor);
+    return rc;
+}

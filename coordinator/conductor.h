@@ -1,0 +1,42 @@
+/* The conductor: runs one job from beginning to end on a libuv loop. It does what the job's state
+ * machine (coordinator/job.h) tells it, and tells that what came of it: it claims a generation in
+ * the relay, starts and watches worker processes, commits checkpoints, writes the outputs, and
+ * leaves nothing behind in the relay, however the job ends.
+ *
+ * Signals: the first SIGINT (Ctrl-C) or SIGTERM asks all workers to save and end, the second ends
+ * at once; the exit code is 130 after SIGINT and 6 after SIGTERM (and SIGHUP). */
+#ifndef FUNCPIPE_COORDINATOR_CONDUCTOR_H
+#define FUNCPIPE_COORDINATOR_CONDUCTOR_H
+
+#include "coordinator/config.h"
+#include "coordinator/job.h"
+
+typedef struct ConductOptions {
+    const char *out_folder; /* NULL: a scratch folder, removed at the end */
+    const char *resume;     /* NULL: from the start; "latest": of out_folder; else a checkpoint's
+                               folder, or a folder that holds checkpoints */
+    bool overwrite;         /* begin anew in a folder with outputs */
+    bool trace;
+    bool json;               /* progress as JSON lines on stdout */
+    bool quiet;              /* no progress at all */
+    const char *worker_path; /* the worker binary */
+} ConductOptions;
+
+typedef struct ConductResult {
+    JobState state;
+    int exit_code;
+    ErrNote failure;    /* why, unless the state is done */
+    int64_t step;       /* steps done */
+    int64_t saved_step; /* of the last committed checkpoint; -1: none */
+    double loss;        /* of the last step; not a number: none */
+    bool has_eval;
+    double eval_loss, eval_accuracy; /* of the last evaluation */
+    int64_t n_restarts;
+} ConductResult;
+
+/* Run the job (config.order.eval_only: one evaluation of the checkpoint `resume`). The plan is
+ * written into `config`. Always fills *out_result; returns 0 when the state is done, else the
+ * error. */
+int conduct(JobConfig *config, const ConductOptions *options, ConductResult *out_result);
+
+#endif

@@ -1,0 +1,398 @@
+/* Doing what the job's state machine says. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "coordinator/checkpoint.h"
+#include "coordinator/conductor_parts.h"
+#include "coordinator/scratch.h"
+#include "core/clock.h"
+#include "core/err.h"
+#include "core/text.h"
+
+enum { CONDUCT_MAX_CLAIMS = 1 << 20, CONDUCT_NOTE_MARGIN_MS = 60000 };
+
+/* ---- profiling ---- */
+
+static void prepare_work(uv_work_t *work) {
+    Conductor *conductor = work->data;
+    conductor->prepare_rc =
+        plan_profile(conductor->config, conductor->options->worker_path, CONDUCT_PROFILE_MS,
+                     &conductor->stop_preparing, &conductor->profile);
+    if (conductor->prepare_rc < 0)
+        err_copy(&conductor->prepare_note);
+}
+
+static void prepare_ended(uv_work_t *work, int status) {
+    Conductor *conductor = work->data;
+    (void)status;
+    conductor->n_working--;
+    if (conductor->prepare_rc < 0)
+        conductor_fail(conductor, err_restore(&conductor->prepare_note));
+    else
+        conductor_event(conductor, &(JobEvent){.kind = JOB_EV_PROFILED}, NULL);
+}
+
+static void act_profile(Conductor *conductor) {
+    conductor->preparing.data = conductor;
+    conductor->n_working++;
+    uv_queue_work(&conductor->loop, &conductor->preparing, prepare_work, prepare_ended);
+}
+
+/* ---- planning ---- */
+
+static int open_relay(Conductor *conductor) {
+    Order *order = &conductor->order;
+    if (strcmp(conductor->config->relay, "auto") != 0) {
+        TRY(text_copy(order->relay_url, sizeof order->relay_url, conductor->config->relay));
+    } else {
+        int64_t want = conductor->plan.held_bytes;
+        scratch_clean();
+        TRY(scratch_make(want, conductor->scratch_relay, sizeof conductor->scratch_relay));
+        int n = snprintf(order->relay_url, sizeof order->relay_url, "file://%s/relay",
+                         conductor->scratch_relay);
+        if (n < 0 || (size_t)n >= sizeof order->relay_url)
+            return err_set(ERR_LIMIT, "the path '%s' is too long", conductor->scratch_relay);
+    }
+    return relay_open(order->relay_url, &conductor->relay);
+}
+
+/* Take the first generation nobody has: what other runs left in the relay is never read. */
+static int claim(Conductor *conductor) {
+    char text[32];
+    KeySpace *space = &conductor->space;
+    snprintf(text, sizeof text, "%lld", (long long)getpid());
+    Slice part = {text, strlen(text)};
+    TRY(text_copy(space->job, sizeof space->job, conductor->order.job));
+    for (int64_t generation = 1; generation < CONDUCT_MAX_CLAIMS; generation++) {
+        int rc = relay_put(conductor->relay, key_claim(space->job, generation).text, &part, 1,
+                           clock_deadline_ms(CONDUCT_RELAY_MS));
+        TRY(rc);
+        if (rc == 0) {
+            space->generation = generation;
+            conductor->order.generation = generation;
+            conductor->claimed = true;
+            return 0;
+        }
+    }
+    return err_set(ERR_LIMIT, "job '%s' has had %d generations in this relay", space->job,
+                   CONDUCT_MAX_CLAIMS);
+}
+
+static int write_plan(Conductor *conductor) {
+    cJSON *job = config_to_json(conductor->config);
+    int rc = outputs_write_json(conductor->outputs, "job.json", job);
+    cJSON_Delete(job);
+    TRY(rc);
+    cJSON *plan = plan_to_json(&conductor->plan);
+    rc = outputs_write_json(conductor->outputs, "plan.json", plan);
+    cJSON_Delete(plan);
+    return rc;
+}
+
+static void notify(void *ctx) {
+    Conductor *conductor = ctx;
+    uv_async_send(&conductor->reported);
+}
+
+static int plan_job(Conductor *conductor) {
+    Order *order = &conductor->order;
+    JobConfig *config = conductor->config;
+    TRY(plan_make(config, &conductor->profile, &conductor->plan));
+    TRY(plan_pin(&conductor->plan, config));
+    *order = config->order; /* borrows the model */
+    order->plan = conductor->plan.spec;
+    order->save_every = conductor->plan.save_every;
+    order->first_step = conductor->resume_step;
+    order->end_step = order->n_steps;
+    if (order->eval_only)
+        order->end_step = order->first_step;
+    TRY(text_copy(order->store_path, sizeof order->store_path,
+                  outputs_checkpoints(conductor->outputs)));
+    TRY(write_plan(conductor));
+    conductor->beats = calloc((size_t)conductor->plan.n_workers, sizeof *conductor->beats);
+    if (!conductor->beats)
+        return err_set(ERR_MEMORY, "%d workers", conductor->plan.n_workers);
+    TRY(open_relay(conductor));
+    TRY(claim(conductor));
+    InvokeHost host = {conductor, conductor_worker_ended};
+    TRY(invoke_open(&conductor->loop, conductor->options->worker_path,
+                    outputs_logs(conductor->outputs), &host, &conductor->invoker));
+    return watch_open(order, notify, conductor, &conductor->watch);
+}
+
+static void act_plan(Conductor *conductor) {
+    int rc = plan_job(conductor);
+    if (rc < 0) {
+        conductor_fail(conductor, rc);
+        return;
+    }
+    const JobConfig *config = conductor->config;
+    conductor->setup = (JobSetup){.n_stages = conductor->plan.spec.n_stages,
+                                  .replicas = conductor->plan.spec.replicas,
+                                  .first_step = conductor->order.first_step,
+                                  .end_step = conductor->order.end_step,
+                                  .resumed = conductor->resume_folder[0] != '\0',
+                                  .heartbeat_ms = config->order.heartbeat_ms,
+                                  .start_timeout_ms = config->start_timeout_ms,
+                                  .silence_ms = config->silence_ms,
+                                  .stop_timeout_ms = config->stop_timeout_ms,
+                                  .wait_timeout_ms = config->order.wait_timeout_ms,
+                                  .save_every_ms = config->save_every_ms,
+                                  .max_restarts = config->max_restarts,
+                                  .eval_only = config->order.eval_only};
+    conductor->planned = true;
+    conductor->last_row_ms = conductor_now_ms();
+    conductor_event(conductor, &(JobEvent){.kind = JOB_EV_PLANNED, .setup = &conductor->setup},
+                    NULL);
+}
+
+/* ---- workers ---- */
+
+static int fill_order(Conductor *conductor, const JobAction *action, Order *order) {
+    const PlanWorker *worker = plan_worker(&conductor->plan, action->stage, action->replica);
+    *order = conductor->order; /* everything is borrowed; order_done is not for this one */
+    order->stage = action->stage;
+    order->replica = action->replica;
+    order->attempt = action->attempt;
+    order->program = worker->program;
+    order->eval_program = worker->eval_program;
+    order->first_step = action->step;
+    int n = 0;
+    if (action->resumed && action->step == conductor->resume_step)
+        n = snprintf(order->resume_path, sizeof order->resume_path, "%s", conductor->resume_folder);
+    else if (action->resumed)
+        n = snprintf(order->resume_path, sizeof order->resume_path, "%s/%lld", order->store_path,
+                     (long long)action->step);
+    if (n < 0 || (size_t)n >= sizeof order->resume_path)
+        return err_set(ERR_LIMIT, "the path of checkpoint %lld is too long",
+                       (long long)action->step);
+    if (!conductor->options->trace)
+        return 0;
+    n = snprintf(order->trace_path, sizeof order->trace_path, "%s/trace-%d.%d.%lld.json",
+                 outputs_logs(conductor->outputs), action->stage, action->replica,
+                 (long long)action->attempt);
+    return n < 0 || (size_t)n >= sizeof order->trace_path
+               ? err_set(ERR_LIMIT, "the path of a trace is too long")
+               : 0;
+}
+
+static void act_invoke(Conductor *conductor, const JobAction *action) {
+    Order order;
+    int64_t pid = 0;
+    const JobWorker *worker = job_worker(&conductor->job, action->stage, action->replica);
+    if (!worker->alive || worker->attempt != action->attempt)
+        return; /* given up while it was delayed */
+    int rc = fill_order(conductor, action, &order);
+    if (rc >= 0)
+        rc = invoke_start(conductor->invoker, &order, &pid);
+    if (rc >= 0)
+        rc = outputs_event(conductor->outputs, "worker_started", NULL,
+                           "\"stage\":%d,\"replica\":%d,\"attempt\":%lld,\"pid\":%lld,"
+                           "\"first_step\":%lld",
+                           action->stage, action->replica, (long long)action->attempt,
+                           (long long)pid, (long long)action->step);
+    if (rc >= 0)
+        return;
+    JobEvent event = {.kind = JOB_EV_INVOKE_FAILED,
+                      .stage = action->stage,
+                      .replica = action->replica,
+                      .attempt = action->attempt,
+                      .code = rc};
+    conductor_event(conductor, &event, err_text());
+}
+
+/* A worker has died and is about to be replaced: say why, then fence off what may still live. */
+static void act_fence(Conductor *conductor, const JobAction *action) {
+    const JobWorker *worker = job_worker(&conductor->job, action->stage, action->replica);
+    Slice part = {"fence", 5};
+    int rc = outputs_event(conductor->outputs, "worker_died", worker->death_text,
+                           "\"stage\":%d,\"replica\":%d,\"attempt\":%lld,\"step\":%lld",
+                           action->stage, action->replica, (long long)action->attempt - 1,
+                           (long long)worker->death_step);
+    progress_say(&conductor->progress, "worker_died",
+                 "stage %d, replica %d died at step %lld: %s; it starts again from step %lld",
+                 action->stage, action->replica, (long long)worker->death_step, worker->death_text,
+                 (long long)action->step);
+    if (rc >= 0)
+        rc = relay_put(
+            conductor->relay,
+            key_fence(&conductor->space, action->stage, action->replica, action->attempt).text,
+            &part, 1, clock_deadline_ms(CONDUCT_RELAY_MS));
+    if (rc < 0)
+        conductor_fail(conductor, rc);
+}
+
+static void act_control(Conductor *conductor, const JobAction *action) {
+    Buf text;
+    Control control = {.stop = action->stop, .save = action->save};
+    buf_init(&text, RELAY_NOTE_MAX_BYTES);
+    int rc = report_format_control(&control, &text);
+    if (rc >= 0)
+        rc =
+            relay_note_put(conductor->relay, key_control(&conductor->space).text, text.data,
+                           text.bytes, conductor->config->stop_timeout_ms + CONDUCT_NOTE_MARGIN_MS);
+    buf_done(&text);
+    if (rc < 0)
+        conductor_fail(conductor, rc);
+}
+
+/* ---- checkpoints, on libuv's thread pool: they read and sync files ---- */
+
+typedef struct Store {
+    uv_work_t work;
+    Conductor *conductor;
+    bool clean; /* else: commit */
+    int64_t step;
+    int rc;
+    ErrNote note;
+} Store;
+
+static void store_work(uv_work_t *work) {
+    Store *store = work->data;
+    const Conductor *conductor = store->conductor;
+    const Order *order = &conductor->order;
+    char folder[ORDER_PATH_BYTES + 32];
+    snprintf(folder, sizeof folder, "%s/%lld", order->store_path, (long long)store->step);
+    if (store->clean)
+        store->rc = checkpoint_clean(order->store_path, conductor->config->keep_last, true);
+    else
+        store->rc = checkpoint_commit(folder, order->job, store->step, &order->model,
+                                      order->update.kind, order->plan.n_stages);
+    if (store->rc < 0)
+        err_copy(&store->note);
+}
+
+static void store_ended(uv_work_t *work, int status) {
+    Store *store = work->data;
+    Conductor *conductor = store->conductor;
+    (void)status;
+    conductor->n_working--;
+    JobEvent event = {.kind = JOB_EV_COMMITTED, .step = store->step, .code = store->rc};
+    if (store->clean) {
+        if (store->rc < 0)
+            progress_say(&conductor->progress, "warning", "removing old checkpoints: %s",
+                         store->note.text);
+    } else if (store->rc < 0) {
+        event.kind = JOB_EV_COMMIT_FAILED;
+        outputs_event(conductor->outputs, "commit_failed", store->note.text, "\"step\":%lld",
+                      (long long)store->step);
+        conductor_event(conductor, &event, store->note.text);
+    } else {
+        conductor->result->saved_step = store->step;
+        outputs_event(conductor->outputs, "saved", NULL, "\"step\":%lld", (long long)store->step);
+        conductor_event(conductor, &event, NULL);
+    }
+    free(store);
+}
+
+static void act_store(Conductor *conductor, int64_t step, bool clean) {
+    Store *store = calloc(1, sizeof *store);
+    if (!store) {
+        conductor_fail(conductor, err_set(ERR_MEMORY, "a save"));
+        return;
+    }
+    store->work.data = store;
+    store->conductor = conductor;
+    store->clean = clean;
+    store->step = step;
+    conductor->n_working++;
+    uv_queue_work(&conductor->loop, &store->work, store_work, store_ended);
+}
+
+static void act_drop(Conductor *conductor, const JobAction *action) {
+    watch_drop(conductor->watch, action->first_step, action->step);
+    int rc =
+        outputs_event(conductor->outputs, "dropped", NULL, "\"first_step\":%lld,\"end_step\":%lld",
+                      (long long)action->first_step, (long long)action->step);
+    if (rc < 0)
+        conductor_fail(conductor, rc);
+    if (!conductor->config->order.eval_only)
+        act_store(conductor, action->step, true);
+}
+
+/* ---- the end ---- */
+
+static void act_finish(Conductor *conductor) {
+    conductor->finishing = true;
+    conductor->finish_ms = conductor_now_ms();
+    conductor->n_delayed = 0;
+    atomic_store(&conductor->stop_preparing, true);
+    if (conductor->watch)
+        conductor_take_reports(conductor);
+    if (conductor->invoker)
+        invoke_kill_all(conductor->invoker);
+}
+
+/* All workers are gone: nothing writes any more, so what is removed now stays away. */
+void conductor_finish_relay(Conductor *conductor) {
+    ErrNote before;
+    err_copy(&before);
+    watch_close(conductor->watch);
+    conductor->watch = NULL;
+    if (conductor->claimed) {
+        int rc = relay_drop(conductor->relay, key_space_prefix(&conductor->space).text, NULL);
+        if (rc >= 0)
+            rc =
+                relay_drop(conductor->relay,
+                           key_claim(conductor->space.job, conductor->space.generation).text, NULL);
+        if (rc < 0)
+            progress_say(&conductor->progress, "warning", "cleaning the relay: %s", err_text());
+    }
+    relay_close(conductor->relay);
+    conductor->relay = NULL;
+    if (conductor->scratch_relay[0])
+        outputs_remove_tree(conductor->scratch_relay);
+    err_restore(&before);
+}
+
+static void delay(Conductor *conductor, const JobAction *action) {
+    if (conductor->n_delayed == conductor->cap_delayed) {
+        size_t capacity = conductor->cap_delayed ? 2 * conductor->cap_delayed : 16;
+        DelayedAction *delayed = realloc(conductor->delayed, capacity * sizeof *delayed);
+        if (!delayed) {
+            conductor_fail(conductor, err_set(ERR_MEMORY, "a delayed start"));
+            return;
+        }
+        conductor->delayed = delayed;
+        conductor->cap_delayed = capacity;
+    }
+    DelayedAction *last = &conductor->delayed[conductor->n_delayed++];
+    last->action = *action;
+    last->action.delay_ms = 0;
+    last->due_ms = conductor_now_ms() + action->delay_ms;
+}
+
+void conductor_act(Conductor *conductor, const JobAction *action) {
+    if (action->delay_ms > 0) {
+        delay(conductor, action);
+        return;
+    }
+    switch (action->kind) {
+    case JOB_ACT_PROFILE:
+        act_profile(conductor);
+        return;
+    case JOB_ACT_PLAN:
+        act_plan(conductor);
+        return;
+    case JOB_ACT_FENCE:
+        act_fence(conductor, action);
+        return;
+    case JOB_ACT_INVOKE:
+        act_invoke(conductor, action);
+        return;
+    case JOB_ACT_CONTROL:
+        act_control(conductor, action);
+        return;
+    case JOB_ACT_COMMIT:
+        act_store(conductor, action->step, false);
+        return;
+    case JOB_ACT_DROP:
+        act_drop(conductor, action);
+        return;
+    case JOB_ACT_FINISH:
+        act_finish(conductor);
+        return;
+    }
+}

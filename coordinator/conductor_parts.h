@@ -1,0 +1,92 @@
+/* What the conductor's files share; nobody else includes it. */
+#ifndef FUNCPIPE_COORDINATOR_CONDUCTOR_PARTS_H
+#define FUNCPIPE_COORDINATOR_CONDUCTOR_PARTS_H
+
+#include <stdatomic.h>
+#include <uv.h>
+
+#include "coordinator/conductor.h"
+#include "coordinator/invoke.h"
+#include "coordinator/outputs.h"
+#include "coordinator/plan.h"
+#include "coordinator/progress.h"
+#include "coordinator/watch.h"
+#include "storage/key.h"
+#include "storage/relay.h"
+
+enum { CONDUCT_TICK_MS = 100, CONDUCT_RELAY_MS = 10000, CONDUCT_PROFILE_MS = 120000 };
+
+typedef struct QueuedEvent {
+    JobEvent event;
+    char text[ERR_NOTE_BYTES]; /* the event's text points here */
+} QueuedEvent;
+
+typedef struct DelayedAction {
+    JobAction action;
+    int64_t due_ms;
+} DelayedAction;
+
+typedef struct Beats { /* of one worker, by the order of JobWorker */
+    int64_t attempt, busy_us, wait_us;
+} Beats;
+
+typedef struct Conductor {
+    JobConfig *config;
+    const ConductOptions *options;
+    ConductResult *result;
+    Job job;
+    JobActions actions;
+    QueuedEvent *events; /* a queue: [first_event, n_events) */
+    size_t first_event, n_events, cap_events;
+    bool stepping; /* events are being worked off */
+    DelayedAction *delayed;
+    size_t n_delayed, cap_delayed;
+
+    uv_loop_t loop;
+    uv_signal_t signals[3];
+    uv_timer_t tick;
+    uv_async_t reported;
+    uv_work_t preparing;
+    int prepare_rc;
+    ErrNote prepare_note;
+    atomic_bool stop_preparing;
+    int n_working; /* jobs on libuv's thread pool */
+    bool planned, finishing, closed;
+    int64_t finish_ms;
+
+    Outputs *outputs;
+    char scratch_out[ORDER_PATH_BYTES];   /* "" unless the outputs are scratch */
+    char scratch_relay[ORDER_PATH_BYTES]; /* "" unless the relay is */
+    char resume_folder[ORDER_PATH_BYTES]; /* the checkpoint the job begins with; "" none */
+    int64_t resume_step;
+    Profile profile;
+    Plan plan;
+    JobSetup setup;
+    Order order; /* the template with plan and places; borrows from config and plan */
+    KeySpace space;
+    Relay *relay;
+    bool claimed;
+    Watch *watch;
+    Invoker *invoker;
+    Progress progress;
+    Beats *beats; /* (n_workers) */
+    int64_t last_row_ms;
+    double rate; /* samples a second, smoothed; 0: none yet */
+} Conductor;
+
+int64_t conductor_now_ms(void);
+/* Queue an event and work it off, unless that is under way already. text may be NULL. */
+void conductor_event(Conductor *conductor, const JobEvent *event, const char *text);
+/* The conductor itself cannot go on: the error note becomes the job's failure. */
+void conductor_fail(Conductor *conductor, int code);
+
+/* conductor_act.c: do one action of the state machine. */
+void conductor_act(Conductor *conductor, const JobAction *action);
+void conductor_finish_relay(Conductor *conductor);
+
+/* conductor_report.c: what the watch and the invoker report. */
+void conductor_take_reports(Conductor *conductor);
+void conductor_worker_ended(void *ctx, WorkerId worker, const WorkerResult *result);
+void conductor_show(Conductor *conductor);
+
+#endif

@@ -1,0 +1,149 @@
+/* What comes back: reports of the watch, ends of processes; and what people see of them. */
+#include <math.h>
+#include <stdio.h>
+
+#include "coordinator/conductor_parts.h"
+#include "core/err.h"
+
+static Beats *beats_of(const Conductor *conductor, int32_t stage, int32_t replica) {
+    const JobWorker *worker = job_worker(&conductor->job, stage, replica);
+    return worker ? &conductor->beats[worker - conductor->job.workers] : NULL;
+}
+
+static void check(Conductor *conductor, int rc) {
+    if (rc < 0)
+        conductor_fail(conductor, rc);
+}
+
+static void take_step(Conductor *conductor, const WatchReport *report) {
+    const Order *order = &conductor->order;
+    int64_t step = report->step;
+    int64_t rows = order_batch_rows(order->train_samples, order->batch, step);
+    int64_t ms = report->now_ms - conductor->last_row_ms;
+    bool stop = (report->decision & DECISION_STOP) != 0;
+    MetricsRow row = {.step = step,
+                      .epoch = step / order_steps_per_epoch(order->train_samples, order->batch),
+                      .loss = report->valid > 0 ? report->loss_sum / (double)report->valid : NAN,
+                      .lr = order_lr(&order->update, step, order->n_steps),
+                      .grad_norm = report->grad_norm,
+                      .samples_per_s = (double)rows * 1000.0 / (double)(ms > 0 ? ms : 1),
+                      .skipped = report->skipped,
+                      .wants_eval = !stop && order_eval_due(order, step)};
+    conductor->last_row_ms = report->now_ms;
+    conductor->rate =
+        conductor->rate > 0 ? 0.9 * conductor->rate + 0.1 * row.samples_per_s : row.samples_per_s;
+    conductor->result->loss = row.loss;
+    conductor->result->step = step + 1;
+    check(conductor, outputs_row(conductor->outputs, &row));
+    JobEvent event = {.kind = JOB_EV_STEP,
+                      .step = step,
+                      .decision = report->decision,
+                      .save_due = order_save_due(order, step),
+                      .eval_due = row.wants_eval};
+    conductor_event(conductor, &event, NULL);
+}
+
+static void take_evaluation(Conductor *conductor, const WatchReport *report) {
+    ConductResult *result = conductor->result;
+    double valid = (double)(report->valid > 0 ? report->valid : 1);
+    result->has_eval = true;
+    result->eval_loss = report->valid > 0 ? report->loss_sum / valid : NAN;
+    result->eval_accuracy = (double)report->correct / valid;
+    if (!conductor->order.eval_only)
+        check(conductor, outputs_evaluation(conductor->outputs, report->step - 1, result->eval_loss,
+                                            result->eval_accuracy));
+    if (isfinite(result->eval_loss))
+        check(conductor,
+              outputs_event(conductor->outputs, "evaluated", NULL,
+                            "\"step\":%lld,\"loss\":%.17g,\"accuracy\":%.17g",
+                            (long long)report->step, result->eval_loss, result->eval_accuracy));
+    progress_say(&conductor->progress, "evaluated",
+                 "evaluation after %lld steps: loss %.4f, accuracy %.4f", (long long)report->step,
+                 result->eval_loss, result->eval_accuracy);
+    conductor_event(conductor, &(JobEvent){.kind = JOB_EV_EVALUATED, .step = report->step}, NULL);
+}
+
+static void take_heartbeat(Conductor *conductor, const WatchReport *report) {
+    const Heartbeat *heartbeat = &report->heartbeat;
+    Beats *beats = beats_of(conductor, report->stage, report->replica);
+    if (beats)
+        *beats = (Beats){heartbeat->attempt, heartbeat->busy_us, heartbeat->wait_us};
+    conductor_event(conductor,
+                    &(JobEvent){.kind = JOB_EV_HEARTBEAT,
+                                .stage = report->stage,
+                                .replica = report->replica,
+                                .attempt = heartbeat->attempt,
+                                .step = heartbeat->step},
+                    NULL);
+}
+
+void conductor_take_reports(Conductor *conductor) {
+    WatchReport report;
+    while (conductor->watch && watch_take(conductor->watch, &report)) {
+        switch (report.kind) {
+        case WATCH_STEP:
+            take_step(conductor, &report);
+            break;
+        case WATCH_SAVED:
+            conductor_event(conductor,
+                            &(JobEvent){.kind = JOB_EV_SAVED,
+                                        .stage = report.stage,
+                                        .replica = report.replica,
+                                        .step = report.step},
+                            NULL);
+            break;
+        case WATCH_EVALUATED:
+            take_evaluation(conductor, &report);
+            break;
+        case WATCH_HEARTBEAT:
+            take_heartbeat(conductor, &report);
+            break;
+        case WATCH_FAILED:
+            conductor_fail(conductor, err_restore(&report.failure));
+            break;
+        }
+    }
+}
+
+void conductor_worker_ended(void *ctx, WorkerId worker, const WorkerResult *result) {
+    Conductor *conductor = ctx;
+    check(
+        conductor,
+        outputs_event(conductor->outputs, "worker_ended", result->code < 0 ? result->text : NULL,
+                      "\"stage\":%d,\"replica\":%d,\"attempt\":%lld,\"code\":\"%s\",\"step\":%lld",
+                      worker.stage, worker.replica, (long long)worker.attempt,
+                      result->code < 0 ? err_name(result->code) : "OK", (long long)result->step));
+    conductor_event(conductor,
+                    &(JobEvent){.kind = JOB_EV_EXITED,
+                                .stage = worker.stage,
+                                .replica = worker.replica,
+                                .attempt = worker.attempt,
+                                .step = result->step,
+                                .code = result->code},
+                    result->text);
+}
+
+void conductor_show(Conductor *conductor) {
+    const Job *job = &conductor->job;
+    int64_t median = job_median_step_ms(job);
+    int64_t busy = 0;
+    int64_t wait = 0;
+    ProgressView view = {.state = job_state_name(job->state),
+                         .step = job->next_step,
+                         .end_step = job->end_step,
+                         .loss = conductor->result->loss,
+                         .samples_per_s = conductor->rate,
+                         .left_ms = median > 0 ? median * (job->end_step - job->next_step) : -1,
+                         .bubble = -1,
+                         .n_workers = job->n_workers};
+    for (int32_t i = 0; i < job->n_workers; i++) {
+        const JobWorker *worker = &job->workers[i];
+        view.n_alive += worker->alive && worker->heard_ms >= 0;
+        view.n_restarts += worker->restarts;
+        busy += conductor->beats[i].busy_us;
+        wait += conductor->beats[i].wait_us;
+    }
+    if (busy + wait > 0)
+        view.bubble = (double)wait / (double)(busy + wait);
+    progress_show(&conductor->progress, &view, conductor_now_ms());
+}

@@ -1,0 +1,445 @@
+#include "coordinator/outputs.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <limits.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "coordinator/checkpoint.h"
+#include "core/clock.h"
+#include "core/err.h"
+#include "core/text.h"
+
+enum { OUTPUTS_MAX_METRICS_BYTES = 1 << 30 };
+
+static const char csv_head[] =
+    "step,epoch,time,loss,lr,grad_norm,samples_per_s,eval_loss,eval_accuracy,skipped\n";
+static const char *const own_files[] = {"job.json",      "plan.json",    "metrics.csv",
+                                        "metrics.jsonl", "events.jsonl", "trace.json"};
+static const char *const own_folders[] = {"checkpoints", "logs"};
+enum { N_FILES = sizeof own_files / sizeof own_files[0] };
+enum { N_FOLDERS = sizeof own_folders / sizeof own_folders[0] };
+
+struct Outputs {
+    char folder[ORDER_PATH_BYTES];
+    char checkpoints[ORDER_PATH_BYTES];
+    char logs[ORDER_PATH_BYTES];
+    int csv, jsonl, events; /* -1: not open */
+    MetricsRow *rows;       /* that wait */
+    size_t n_rows, cap_rows;
+};
+
+const char *outputs_folder(const Outputs *outputs) {
+    return outputs->folder;
+}
+
+const char *outputs_checkpoints(const Outputs *outputs) {
+    return outputs->checkpoints;
+}
+
+const char *outputs_logs(const Outputs *outputs) {
+    return outputs->logs;
+}
+
+static int join(char *out, size_t out_bytes, const char *folder, const char *name) {
+    int n = snprintf(out, out_bytes, "%s/%s", folder, name);
+    if (n < 0 || (size_t)n >= out_bytes)
+        return err_set(ERR_LIMIT, "the path '%s/%s' is too long", folder, name);
+    return 0;
+}
+
+/* ---- folders ---- */
+
+static int remove_entry(const char *path, const struct stat *about, int kind, struct FTW *place) {
+    (void)about;
+    (void)kind;
+    (void)place;
+    return remove(path) < 0 && errno != ENOENT ? -1 : 0;
+}
+
+int outputs_remove_tree(const char *folder) {
+    if (nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT) < 0 && errno != ENOENT)
+        return err_errno(ERR_IO, errno, "removing '%s'", folder);
+    return 0;
+}
+
+static int make_folder(const char *path) {
+    if (mkdir(path, 0777) < 0 && errno != EEXIST)
+        return err_errno(errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, errno, "creating folder '%s'",
+                         path);
+    return 0;
+}
+
+/* Like mkdir -p. */
+static int make_folders(const char *path) {
+    char part[ORDER_PATH_BYTES];
+    TRY(text_copy(part, sizeof part, path));
+    for (char *at = part + 1; *at; at++) {
+        if (*at != '/')
+            continue;
+        *at = '\0';
+        TRY(make_folder(part));
+        *at = '/';
+    }
+    return make_folder(part);
+}
+
+/* 1: nothing is in it. */
+static int is_empty(const char *folder) {
+    DIR *dir = opendir(folder);
+    if (!dir)
+        return err_errno(ERR_IO, errno, "reading folder '%s'", folder);
+    int empty = 1;
+    for (const struct dirent *entry = readdir(dir); entry && empty; entry = readdir(dir))
+        empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
+    closedir(dir);
+    return empty;
+}
+
+static bool looks_like_outputs(const Outputs *outputs) {
+    char path[ORDER_PATH_BYTES];
+    return (join(path, sizeof path, outputs->folder, "events.jsonl") >= 0 &&
+            access(path, F_OK) == 0) ||
+           (join(path, sizeof path, outputs->folder, "job.json") >= 0 && access(path, F_OK) == 0);
+}
+
+static int remove_own(const Outputs *outputs) {
+    char path[ORDER_PATH_BYTES];
+    if (!looks_like_outputs(outputs))
+        return err_set(ERR_EXISTS, "'%s' is not empty and holds no job's outputs: not overwritten",
+                       outputs->folder);
+    for (int i = 0; i < N_FILES; i++) {
+        TRY(join(path, sizeof path, outputs->folder, own_files[i]));
+        if (unlink(path) < 0 && errno != ENOENT)
+            return err_errno(ERR_IO, errno, "removing '%s'", path);
+    }
+    for (int i = 0; i < N_FOLDERS; i++) {
+        TRY(join(path, sizeof path, outputs->folder, own_folders[i]));
+        TRY(outputs_remove_tree(path));
+    }
+    return 0;
+}
+
+/* ---- metrics of before ---- */
+
+static int64_t step_of_csv(const char *line) {
+    char digits[24];
+    size_t length = strcspn(line, ",");
+    int64_t step = -1;
+    if (length >= sizeof digits)
+        return -1;
+    memcpy(digits, line, length);
+    digits[length] = '\0';
+    return text_parse_i64(digits, 0, INT64_MAX, &step) < 0 ? -1 : step;
+}
+
+static int64_t step_of_jsonl(const char *line) {
+    static const char head[] = "{\"step\":";
+    char digits[24];
+    int64_t step = -1;
+    if (strncmp(line, head, sizeof head - 1) != 0)
+        return -1;
+    line += sizeof head - 1;
+    size_t length = strspn(line, "0123456789");
+    if (length >= sizeof digits)
+        return -1;
+    memcpy(digits, line, length);
+    digits[length] = '\0';
+    return text_parse_i64(digits, 0, INT64_MAX, &step) < 0 ? -1 : step;
+}
+
+/* Keep the whole lines of steps before `end`, and what stands in front of them. */
+static int cut_rows(const char *path, int64_t end, int64_t (*step_of)(const char *line)) {
+    Buf text;
+    Buf kept;
+    buf_init(&text, 0);
+    buf_init(&kept, 0);
+    int rc = buf_read_file(&text, path, OUTPUTS_MAX_METRICS_BYTES);
+    if (rc == ERR_NOT_FOUND) {
+        rc = 0;
+        goto done;
+    }
+    TRY_DONE(rc);
+    char *line = text.data;
+    for (char *newline = line ? strchr(line, '\n') : NULL; newline; newline = strchr(line, '\n')) {
+        int64_t step = step_of(line);
+        bool is_head = line == text.data && step < 0;
+        if (is_head || (step >= 0 && step < end))
+            TRY_DONE(buf_add(&kept, line, (size_t)(newline - line) + 1));
+        line = newline + 1;
+    }
+    if (kept.bytes < text.bytes)
+        rc = buf_write_file(path, kept.data, kept.bytes);
+done:
+    buf_done(&text);
+    buf_done(&kept);
+    return rc < 0 ? rc : 0;
+}
+
+static int check_newer(const Outputs *outputs, int64_t resume_step) {
+    char latest[ORDER_PATH_BYTES];
+    int64_t step = 0;
+    ErrNote before;
+    err_copy(&before);
+    if (checkpoint_latest(outputs->checkpoints, latest, &step) < 0) {
+        err_restore(&before);
+        return 0;
+    }
+    if (step > resume_step)
+        return err_set(ERR_EXISTS,
+                       "'%s' has checkpoints up to step %lld, newer than step %lld: resume the "
+                       "latest, or choose another --out",
+                       outputs->folder, (long long)step, (long long)resume_step);
+    return 0;
+}
+
+/* ---- opening ---- */
+
+static int append_to(const Outputs *outputs, const char *name, int *out_fd) {
+    char path[ORDER_PATH_BYTES];
+    TRY(join(path, sizeof path, outputs->folder, name));
+    *out_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    return *out_fd < 0 ? err_errno(ERR_IO, errno, "opening '%s'", path) : 0;
+}
+
+static int write_text(int fd, const char *text, size_t bytes) {
+    while (bytes > 0) {
+        ssize_t n = write(fd, text, bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_errno(errno == ENOSPC || errno == EDQUOT ? ERR_FULL : ERR_IO, errno,
+                             "writing the outputs");
+        text += n;
+        bytes -= (size_t)n;
+    }
+    return 0;
+}
+
+static int prepare_folder(Outputs *outputs, OutputsMode mode, int64_t resume_step) {
+    char path[ORDER_PATH_BYTES];
+    TRY(make_folders(outputs->folder));
+    int empty = is_empty(outputs->folder);
+    TRY(empty);
+    if (!empty && mode == OUTPUTS_NEW)
+        return err_set(ERR_EXISTS,
+                       "'%s' is not empty: go on with --resume latest, begin anew with "
+                       "--overwrite, or choose another --out",
+                       outputs->folder);
+    if (!empty && mode == OUTPUTS_OVERWRITE)
+        TRY(remove_own(outputs));
+    TRY(make_folder(outputs->checkpoints));
+    TRY(make_folder(outputs->logs));
+    if (mode != OUTPUTS_RESUME)
+        return 0;
+    TRY(check_newer(outputs, resume_step));
+    TRY(join(path, sizeof path, outputs->folder, "metrics.csv"));
+    TRY(cut_rows(path, resume_step, step_of_csv));
+    TRY(join(path, sizeof path, outputs->folder, "metrics.jsonl"));
+    return cut_rows(path, resume_step, step_of_jsonl);
+}
+
+static int open_all(Outputs *outputs, const char *folder, OutputsMode mode, int64_t resume_step) {
+    struct stat about;
+    char resolved[PATH_MAX];
+    TRY(make_folders(folder));
+    if (!realpath(folder, resolved))
+        return err_errno(ERR_IO, errno, "finding folder '%s'", folder);
+    TRY(text_copy(outputs->folder, sizeof outputs->folder, resolved));
+    TRY(join(outputs->checkpoints, sizeof outputs->checkpoints, resolved, "checkpoints"));
+    TRY(join(outputs->logs, sizeof outputs->logs, resolved, "logs"));
+    TRY(prepare_folder(outputs, mode, resume_step));
+    TRY(append_to(outputs, "metrics.csv", &outputs->csv));
+    TRY(append_to(outputs, "metrics.jsonl", &outputs->jsonl));
+    TRY(append_to(outputs, "events.jsonl", &outputs->events));
+    if (fstat(outputs->csv, &about) == 0 && about.st_size == 0)
+        TRY(write_text(outputs->csv, csv_head, sizeof csv_head - 1));
+    return 0;
+}
+
+int outputs_open(const char *folder, OutputsMode mode, int64_t resume_step, Outputs **out_outputs) {
+    Outputs *outputs = calloc(1, sizeof *outputs);
+    if (!outputs)
+        return err_set(ERR_MEMORY, "the outputs");
+    outputs->csv = outputs->jsonl = outputs->events = -1;
+    int rc = open_all(outputs, folder, mode, resume_step);
+    if (rc < 0) {
+        outputs_close(outputs);
+        return rc;
+    }
+    *out_outputs = outputs;
+    return 0;
+}
+
+int outputs_write_json(Outputs *outputs, const char *name, const cJSON *value) {
+    char path[ORDER_PATH_BYTES];
+    Buf text;
+    buf_init(&text, 0);
+    int rc = value ? json_format(value, true, &text) : err_set(ERR_MEMORY, "writing %s", name);
+    if (rc >= 0)
+        rc = buf_text(&text, "\n");
+    if (rc >= 0)
+        rc = join(path, sizeof path, outputs->folder, name);
+    if (rc >= 0)
+        rc = buf_write_file(path, text.data, text.bytes);
+    buf_done(&text);
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- lines ---- */
+
+/* "text" as a JSON string. */
+static int add_quoted(Buf *line, const char *text) {
+    cJSON *value = cJSON_CreateString(text);
+    int rc = value ? json_format(value, false, line) : err_set(ERR_MEMORY, "a line of the outputs");
+    cJSON_Delete(value);
+    return rc;
+}
+
+/* A number in the shortest form that reads back equal; `none` where it is not finite. */
+static int add_number(Buf *line, double value, const char *none) {
+    if (!isfinite(value))
+        return buf_text(line, none);
+    cJSON *number = cJSON_CreateNumber(value);
+    int rc = number ? json_format(number, false, line) : err_set(ERR_MEMORY, "a line of metrics");
+    cJSON_Delete(number);
+    return rc;
+}
+
+int outputs_event(Outputs *outputs, const char *kind, const char *text, const char *members, ...) {
+    char wall[32];
+    char words[1024];
+    Buf line;
+    va_list args;
+    va_start(args, members);
+    vsnprintf(words, sizeof words, members, args);
+    va_end(args);
+    buf_init(&line, 0);
+    clock_format_wall(clock_wall_ms(), wall, sizeof wall);
+    int rc = buf_printf(&line, "{\"time\":\"%s\",\"event\":\"%s\"%s%s", wall, kind,
+                        words[0] ? "," : "", words);
+    if (rc >= 0 && text) {
+        rc = buf_text(&line, ",\"text\":");
+        if (rc >= 0)
+            rc = add_quoted(&line, text);
+    }
+    if (rc >= 0)
+        rc = buf_text(&line, "}\n");
+    if (rc >= 0)
+        rc = write_text(outputs->events, line.data, line.bytes);
+    buf_done(&line);
+    return rc;
+}
+
+static int add_csv(Buf *line, const MetricsRow *row, const char *wall) {
+    TRY(buf_printf(line, "%lld,%lld,%s,", (long long)row->step, (long long)row->epoch, wall));
+    TRY(add_number(line, row->loss, "nan"));
+    TRY(buf_text(line, ","));
+    TRY(add_number(line, row->lr, "nan"));
+    TRY(buf_text(line, ","));
+    TRY(add_number(line, row->grad_norm, "nan"));
+    TRY(buf_printf(line, ",%.1f,", row->samples_per_s));
+    if (row->has_eval)
+        TRY(add_number(line, row->eval_loss, "nan"));
+    TRY(buf_text(line, ","));
+    if (row->has_eval)
+        TRY(add_number(line, row->eval_accuracy, "nan"));
+    return buf_printf(line, ",%lld\n", (long long)row->skipped);
+}
+
+static int add_jsonl(Buf *line, const MetricsRow *row, const char *wall) {
+    struct {
+        const char *key;
+        double value;
+    } numbers[] = {{"loss", row->loss}, {"lr", row->lr}, {"grad_norm", row->grad_norm}};
+    TRY(buf_printf(line, "{\"step\":%lld,\"epoch\":%lld,\"time\":\"%s\"", (long long)row->step,
+                   (long long)row->epoch, wall));
+    for (int i = 0; i < 3; i++) {
+        TRY(buf_printf(line, ",\"%s\":", numbers[i].key));
+        TRY(add_number(line, numbers[i].value, "null"));
+    }
+    TRY(buf_printf(line, ",\"samples_per_s\":%.1f", row->samples_per_s));
+    if (row->has_eval) {
+        TRY(buf_text(line, ",\"eval_loss\":"));
+        TRY(add_number(line, row->eval_loss, "null"));
+        TRY(buf_text(line, ",\"eval_accuracy\":"));
+        TRY(add_number(line, row->eval_accuracy, "null"));
+    }
+    return buf_printf(line, ",\"skipped\":%lld}\n", (long long)row->skipped);
+}
+
+static int write_row(Outputs *outputs, const MetricsRow *row) {
+    char wall[32];
+    Buf line;
+    buf_init(&line, 0);
+    clock_format_wall(clock_wall_ms(), wall, sizeof wall);
+    int rc = add_csv(&line, row, wall);
+    if (rc >= 0)
+        rc = write_text(outputs->csv, line.data, line.bytes);
+    buf_clear(&line);
+    if (rc >= 0)
+        rc = add_jsonl(&line, row, wall);
+    if (rc >= 0)
+        rc = write_text(outputs->jsonl, line.data, line.bytes);
+    buf_done(&line);
+    return rc;
+}
+
+/* Write the rows in front that do not wait, or all. */
+static int write_rows(Outputs *outputs, bool all) {
+    size_t n = 0;
+    int rc = 0;
+    while (rc >= 0 && n < outputs->n_rows &&
+           (all || !outputs->rows[n].wants_eval || outputs->rows[n].has_eval))
+        rc = write_row(outputs, &outputs->rows[n++]);
+    outputs->n_rows -= n;
+    memmove(outputs->rows, outputs->rows + n, outputs->n_rows * sizeof *outputs->rows);
+    return rc < 0 ? rc : 0;
+}
+
+int outputs_row(Outputs *outputs, const MetricsRow *row) {
+    if (outputs->n_rows == outputs->cap_rows) {
+        size_t capacity = outputs->cap_rows ? 2 * outputs->cap_rows : 16;
+        MetricsRow *rows = realloc(outputs->rows, capacity * sizeof *rows);
+        if (!rows)
+            return err_set(ERR_MEMORY, "%zu rows of metrics", capacity);
+        outputs->rows = rows;
+        outputs->cap_rows = capacity;
+    }
+    outputs->rows[outputs->n_rows++] = *row;
+    return write_rows(outputs, false);
+}
+
+int outputs_evaluation(Outputs *outputs, int64_t step, double loss, double accuracy) {
+    for (size_t i = 0; i < outputs->n_rows; i++) {
+        MetricsRow *row = &outputs->rows[i];
+        if (row->step != step)
+            continue;
+        row->has_eval = true;
+        row->eval_loss = loss;
+        row->eval_accuracy = accuracy;
+    }
+    return write_rows(outputs, false);
+}
+
+void outputs_close(Outputs *outputs) {
+    if (!outputs)
+        return;
+    if (outputs->n_rows > 0)
+        write_rows(outputs, true);
+    int fds[] = {outputs->csv, outputs->jsonl, outputs->events};
+    for (int i = 0; i < 3; i++) {
+        if (fds[i] >= 0)
+            close(fds[i]);
+    }
+    free(outputs->rows);
+    free(outputs);
+}

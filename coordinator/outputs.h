@@ -1,0 +1,59 @@
+/* Outputs: the folder a job leaves its results in.
+ *
+ *     job.json        the resolved job file      metrics.csv, metrics.jsonl  one row a step
+ *     plan.json       the plan                   events.jsonl  all that happened, one line each
+ *     checkpoints/STEP/                          logs/worker-STAGE.REPLICA.ATTEMPT.log
+ *     trace.json      with --trace: all workers' traces in one (Chrome's trace viewer)
+ *
+ * Rows stand in order of steps, each step once: when a job resumes at step s, rows of steps >= s go
+ * first. A row waits for its evaluation; the rows behind it wait with it. */
+#ifndef FUNCPIPE_COORDINATOR_OUTPUTS_H
+#define FUNCPIPE_COORDINATOR_OUTPUTS_H
+
+#include "core/buf.h"
+#include "core/json.h"
+#include "core/order.h"
+
+typedef enum OutputsMode {
+    OUTPUTS_NEW,      /* the folder is absent or empty */
+    OUTPUTS_RESUME,   /* go on in it, from resume_step */
+    OUTPUTS_OVERWRITE /* remove what a job left there before */
+} OutputsMode;
+
+typedef struct MetricsRow {
+    int64_t step;  /* of the train step, from 0 */
+    int64_t epoch; /* from 0 */
+    double loss, lr, grad_norm, samples_per_s;
+    int64_t skipped; /* updates skipped so far */
+    bool wants_eval, has_eval;
+    double eval_loss, eval_accuracy;
+} MetricsRow;
+
+typedef struct Outputs Outputs;
+
+/* ERR_EXISTS: the folder holds something and the mode is OUTPUTS_NEW, or it has checkpoints newer
+ * than resume_step. OUTPUTS_OVERWRITE removes only what outputs are made of, and nothing unless the
+ * folder looks like a job's. */
+int outputs_open(const char *folder, OutputsMode mode, int64_t resume_step, Outputs **out_outputs);
+void outputs_close(Outputs *outputs); /* writes the rows that still wait */
+
+const char *outputs_folder(const Outputs *outputs); /* absolute */
+const char *outputs_checkpoints(const Outputs *outputs);
+const char *outputs_logs(const Outputs *outputs);
+
+/* Write FOLDER/name, whole or not at all. */
+int outputs_write_json(Outputs *outputs, const char *name, const cJSON *value);
+/* Append {"time":..,"event":kind, MEMBERS, "text":text}: `members` is JSON text such as
+ * "\"step\":12", "" for none; text may be NULL. */
+int outputs_event(Outputs *outputs, const char *kind, const char *text, const char *members, ...)
+    __attribute__((format(printf, 4, 5)));
+int outputs_row(Outputs *outputs, const MetricsRow *row);
+/* The evaluation behind train step `step` is in. */
+int outputs_evaluation(Outputs *outputs, int64_t step, double loss, double accuracy);
+/* Merge LOGS/trace-*.json into FOLDER/trace.json, and remove them. */
+int outputs_merge_traces(Outputs *outputs);
+
+/* Remove a folder and all in it; what is not there is no error. Follows no links. */
+int outputs_remove_tree(const char *folder);
+
+#endif

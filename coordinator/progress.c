@@ -1,0 +1,108 @@
+#include "coordinator/progress.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "core/buf.h"
+#include "core/json.h"
+#include "core/text.h"
+
+enum { TERMINAL_EVERY_MS = 200, PLAIN_EVERY_MS = 5000, JSON_EVERY_MS = 1000 };
+
+void progress_init(Progress *progress, bool json, bool quiet) {
+    *progress = (Progress){
+        .json = json, .quiet = quiet, .terminal = !json && !quiet && isatty(STDERR_FILENO)};
+}
+
+static void show_json(const ProgressView *view) {
+    char loss[40] = "null";
+    char left[32] = "null";
+    char bubble[32] = "null";
+    if (isfinite(view->loss))
+        snprintf(loss, sizeof loss, "%.9g", view->loss);
+    if (view->left_ms >= 0)
+        snprintf(left, sizeof left, "%.1f", (double)view->left_ms / 1000);
+    if (view->bubble >= 0)
+        snprintf(bubble, sizeof bubble, "%.4f", view->bubble);
+    printf("{\"event\":\"progress\",\"state\":\"%s\",\"step\":%lld,\"end_step\":%lld,\"loss\":%s,"
+           "\"samples_per_s\":%.1f,\"left_s\":%s,\"bubble\":%s,\"alive\":%d,\"workers\":%d,"
+           "\"restarts\":%lld}\n",
+           view->state, (long long)view->step, (long long)view->end_step, loss, view->samples_per_s,
+           left, bubble, view->n_alive, view->n_workers, (long long)view->n_restarts);
+    fflush(stdout);
+}
+
+static void format_line(const ProgressView *view, char *line, size_t line_bytes) {
+    char loss[40] = "";
+    char left[48] = "";
+    char bubble[32] = "";
+    char restarts[32] = "";
+    char words[32];
+    if (isfinite(view->loss))
+        snprintf(loss, sizeof loss, "  loss %.4f", view->loss);
+    if (view->left_ms >= 0)
+        snprintf(left, sizeof left, "  %s left",
+                 text_format_duration(view->left_ms / 1000 * 1000, words, sizeof words));
+    if (view->bubble >= 0)
+        snprintf(bubble, sizeof bubble, "  bubble %.0f %%", 100 * view->bubble);
+    if (view->n_restarts > 0)
+        snprintf(restarts, sizeof restarts, "  restarts %lld", (long long)view->n_restarts);
+    snprintf(line, line_bytes, "%s  step %lld/%lld%s  %.0f samples/s%s%s  workers %d/%d%s",
+             view->state, (long long)view->step, (long long)view->end_step, loss,
+             view->samples_per_s, left, bubble, view->n_alive, view->n_workers, restarts);
+}
+
+void progress_show(Progress *progress, const ProgressView *view, int64_t now_ms) {
+    char line[400];
+    int64_t every = progress->json       ? JSON_EVERY_MS
+                    : progress->terminal ? TERMINAL_EVERY_MS
+                                         : PLAIN_EVERY_MS;
+    if (progress->quiet || (progress->shown_ms && now_ms - progress->shown_ms < every))
+        return;
+    progress->shown_ms = now_ms;
+    if (progress->json) {
+        show_json(view);
+        return;
+    }
+    format_line(view, line, sizeof line);
+    if (progress->terminal)
+        fprintf(stderr, "\r\033[K%s", line);
+    else
+        fprintf(stderr, "%s\n", line);
+    progress->line_open = progress->terminal;
+}
+
+void progress_end(Progress *progress) {
+    if (progress->line_open)
+        fputc('\n', stderr);
+    progress->line_open = false;
+}
+
+static void say_json(const char *event, const char *text) {
+    Buf quoted;
+    buf_init(&quoted, 0);
+    cJSON *value = cJSON_CreateString(text);
+    if (value && json_format(value, false, &quoted) >= 0)
+        printf("{\"event\":\"%s\",\"text\":%s}\n", event, buf_string(&quoted));
+    fflush(stdout);
+    cJSON_Delete(value);
+    buf_done(&quoted);
+}
+
+void progress_say(Progress *progress, const char *event, const char *format, ...) {
+    char text[1200];
+    va_list args;
+    if (progress->quiet)
+        return;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (progress->json) {
+        say_json(event, text);
+        return;
+    }
+    fprintf(stderr, "%s%s\n", progress->line_open ? "\r\033[K" : "", text);
+    progress->line_open = false;
+}
