@@ -225,6 +225,7 @@ static int cpu_fill_zero(Stream *stream, void *dst, size_t bytes) {
 const DeviceOps *cpu_device_ops(void) {
     static const DeviceOps ops = {
         .name = "cpu",
+        .host_memory = true,
         .open = cpu_open,
         .close = cpu_close,
         .isa = cpu_isa,
