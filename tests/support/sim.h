@@ -1,0 +1,83 @@
+/* A whole job in one process: worker threads over the memory relay, and a conductor that is as
+ * small as it can be: it restarts the killed, commits saves, drops what no save needs, and records
+ * each step's loss and norm. For equivalence and kill tests. */
+#ifndef FUNCPIPE_TESTS_SUPPORT_SIM_H
+#define FUNCPIPE_TESTS_SUPPORT_SIM_H
+
+#include "core/order.h"
+#include "core/program.h"
+#include "storage/relay.h"
+
+enum { SIM_MAX_STEPS = 256, SIM_MAX_WORKERS = 32, SIM_MAX_EVALS = 64 };
+
+typedef struct SimJob {
+    Order order; /* template: stage, replica, programs are filled in by sim_run */
+    char schedule[32];
+    int32_t warmup, hoist;
+    int64_t wait_ms; /* deadline for everything */
+} SimJob;
+
+/* Small models on generated data: "mlp", "cnn", "tiny_gpt". Sets defaults: 24 samples, batch 8,
+ * micro-batches of 2, 6 steps, sgd with momentum, save every 2 steps, one stage. */
+int sim_job_init(SimJob *job, const char *model);
+/* The same around a model of the caller's (taken over). */
+int sim_job_init_model(SimJob *job, Model *take_model, bool tokens, int64_t classes);
+void sim_job_done(SimJob *job);
+/* Cut into n stages of about equal numbers of layers; all replicas 1, recompute off. */
+int sim_job_stages(SimJob *job, int32_t n_stages);
+int sim_job_cut(SimJob *job, const int32_t *ends, int32_t n_stages);
+void sim_job_micro(SimJob *job, int64_t batch, int32_t micro_rows);
+
+typedef struct SimKill {
+    int32_t stage, replica;
+    int64_t attempt, step; /* which attempt, in which step */
+    int32_t instr;         /* index in that worker's program (train) */
+    bool eval;             /* in the evaluation program; step = evaluation batch */
+} SimKill;
+
+typedef struct SimFault {
+    int32_t stage, replica;
+    int64_t attempt;
+    int32_t handle; /* which of the worker's relay handles, in opening order */
+    RelayFaultRule rule;
+} SimFault;
+
+typedef struct SimFaults {
+    const SimKill *kills;
+    int32_t n_kills;
+    const SimFault *faults;
+    int32_t n_faults;
+    /* Called with a handle before the workers start (to seed the relay with stale objects). */
+    int (*seed)(Relay *relay, const SimJob *job);
+} SimFaults;
+
+typedef struct SimResult {
+    int32_t n_params;
+    int64_t *sizes; /* (n_params) elements */
+    float **params; /* (n_params) final values by parameter id, statistics included */
+    double loss[SIM_MAX_STEPS], norm[SIM_MAX_STEPS];
+    int64_t valid[SIM_MAX_STEPS], correct[SIM_MAX_STEPS], skipped[SIM_MAX_STEPS];
+    int32_t n_steps; /* entries of the above, from first_step on */
+    double eval_loss[SIM_MAX_EVALS], eval_accuracy[SIM_MAX_EVALS];
+    int32_t n_evals;
+    int32_t n_restarts;
+    int64_t n_left; /* objects left in the relay after everything was dropped */
+    int64_t operations[SIM_MAX_WORKERS][8]; /* relay operations per worker's handle, attempt 1 */
+    char store[256];                        /* the store directory; removed by sim_result_done */
+    char last_checkpoint[512];
+} SimResult;
+
+/* Run the job to its end. faults may be NULL. The error of a worker that may not be restarted ends
+ * the run. */
+int sim_run(const SimJob *job, const SimFaults *faults, SimResult *out_result);
+void sim_result_done(SimResult *result);
+/* Names the first difference in `why`; returns 0 when bit-equal (losses and norms included when
+ * with_losses), -1 else. */
+int sim_same(const SimResult *a, const SimResult *b, bool with_losses, char *why, size_t why_bytes);
+/* Largest difference relative to the tensor's largest magnitude. */
+double sim_difference(const SimResult *a, const SimResult *b);
+/* The programs of one worker, as sim_run gives them. */
+int sim_programs(const SimJob *job, int32_t stage, int32_t replica, Program *out_train,
+                 Program *out_eval);
+
+#endif
