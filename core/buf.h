@@ -21,8 +21,8 @@ typedef struct Buf {
 
 void buf_init(Buf *buf, size_t max_bytes);
 void buf_done(Buf *buf);
-void buf_clear(Buf *buf);                                       /* keeps the memory */
-int buf_reserve(Buf *buf, size_t more_bytes);                   /* ERR_LIMIT, ERR_MEMORY */
+void buf_clear(Buf *buf);                     /* keeps the memory */
+int buf_reserve(Buf *buf, size_t more_bytes); /* ERR_LIMIT, ERR_MEMORY */
 int buf_add(Buf *buf, const void *data, size_t bytes);
 int buf_text(Buf *buf, const char *text);
 int buf_printf(Buf *buf, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -35,8 +35,8 @@ typedef struct Shape {
     int64_t dims[SHAPE_MAX_DIMS];
 } Shape;
 
-size_t dtype_bytes(DType dtype);     /* 0 for an unknown one */
-const char *dtype_name(DType dtype); /* safetensors name; "?" for an unknown one */
+size_t dtype_bytes(DType dtype);                     /* 0 for an unknown one */
+const char *dtype_name(DType dtype);                 /* safetensors name; "?" for an unknown one */
 int dtype_parse(const char *name, DType *out_dtype); /* ERR_FORMAT */
 
 /* Product of the dims; ERR_LIMIT (negative) if a dim is negative or the product exceeds 2^48. */

@@ -26,8 +26,8 @@ enum { JSON_MAX_DEPTH = 64, JSON_MAX_KEYS = 64, JSON_PATH_BYTES = 256 };
 int json_parse(const char *what, const char *text, size_t bytes, size_t max_bytes,
                cJSON **out_value);
 int json_parse_file(const char *path, size_t max_bytes, cJSON **out_value);
-/* Append the text to buf (indented when pretty); numbers in the shortest form that reads back equal.
- * ERR_LIMIT beyond JSON_MAX_DEPTH. */
+/* Append the text to buf (indented when pretty); numbers in the shortest form that reads back
+ * equal. ERR_LIMIT beyond JSON_MAX_DEPTH. */
 int json_format(const cJSON *value, bool pretty, Buf *buf);
 
 typedef struct JsonObject {

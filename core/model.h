@@ -24,6 +24,7 @@ enum { MODEL_MAX_LAYERS = 20000, MODEL_VALUE_INPUT = 0, MODEL_VALUE_TARGET = 1 }
 
 /*    enum, JSON name. Parameters are in role order; shapes per sample; D, C, H, W, T, V sizes.
  *    The formula of each stands in gpu/kernels.h. */
+/* clang-format off */
 #define LAYER_TABLE(X)                                                                             \
     X(LAYER_LINEAR, "linear")            /* (..., D) -> (..., features); weight (features, D), bias */ \
     X(LAYER_CONV2D, "conv2d")            /* (C,H,W) -> (features,H',W'); weight (features,C,k,k), bias */ \
@@ -42,35 +43,36 @@ enum { MODEL_MAX_LAYERS = 20000, MODEL_VALUE_INPUT = 0, MODEL_VALUE_TARGET = 1 }
     X(LAYER_CROSS_ENTROPY, "cross_entropy") /* logits (..., V), target I32 (...) -> loss () */     \
     X(LAYER_DELAY, "delay")              /* identity that sleeps: emulated compute */
 
+/* clang-format on */
 typedef enum LayerKind {
 #define LAYER_ENUM(name, text) name,
     LAYER_TABLE(LAYER_ENUM)
 #undef LAYER_ENUM
-    LAYER_N_KINDS
+        LAYER_N_KINDS
 } LayerKind;
 
 /* The attributes of all kinds; those a kind does not know are 0. */
 typedef struct LayerAttr {
-    int64_t features;     /* linear, conv2d, embedding: output features */
-    int64_t vocab;        /* embedding: rows of the table */
-    int32_t kernel, stride, pad; /* conv2d, maxpool2d (square) */
-    int32_t heads;        /* attention */
-    bool causal;          /* attention; default true */
-    bool bias;            /* linear, conv2d; default true (conv2d: false) */
-    float p;              /* dropout: probability to drop, [0, 1) */
-    float eps;            /* batchnorm, layernorm; default 1e-5 */
-    float momentum;       /* batchnorm; default 0.1 */
-    int32_t ignore_index; /* cross_entropy: targets of this value do not count */
-    bool has_ignore;      /* cross_entropy: ignore_index is set */
+    int64_t features;                /* linear, conv2d, embedding: output features */
+    int64_t vocab;                   /* embedding: rows of the table */
+    int32_t kernel, stride, pad;     /* conv2d, maxpool2d (square) */
+    int32_t heads;                   /* attention */
+    bool causal;                     /* attention; default true */
+    bool bias;                       /* linear, conv2d; default true (conv2d: false) */
+    float p;                         /* dropout: probability to drop, [0, 1) */
+    float eps;                       /* batchnorm, layernorm; default 1e-5 */
+    float momentum;                  /* batchnorm; default 0.1 */
+    int32_t ignore_index;            /* cross_entropy: targets of this value do not count */
+    bool has_ignore;                 /* cross_entropy: ignore_index is set */
     int64_t forward_us, backward_us; /* delay, per micro-batch whatever its rows */
 } LayerAttr;
 
 typedef struct Value {
     char name[MODEL_NAME_BYTES];
     DType dtype;
-    Shape shape;        /* per sample */
-    int32_t producer;   /* layer, or -1 for input and target */
-    bool needs_grad;    /* float, and a parameter stands somewhere above it (or its maker has one) */
+    Shape shape;      /* per sample */
+    int32_t producer; /* layer, or -1 for input and target */
+    bool needs_grad;  /* float, and a parameter stands somewhere above it (or its maker has one) */
     int32_t n_consumers;
 } Value;
 
@@ -97,9 +99,9 @@ typedef struct Param {
     Shape shape;
     ParamRole role;
     InitKind init;
-    float init_scale;   /* uniform: bound; normal: standard deviation */
-    bool no_decay;      /* biases and norm weights: no weight decay */
-    int32_t n_uses;     /* layers that use it; over 1: tied */
+    float init_scale; /* uniform: bound; normal: standard deviation */
+    bool no_decay;    /* biases and norm weights: no weight decay */
+    int32_t n_uses;   /* layers that use it; over 1: tied */
 } Param;
 
 typedef struct Model {

@@ -20,19 +20,19 @@ typedef struct DataSpec {
     DataKind kind;
     char input_path[ORDER_PATH_BYTES];  /* idx, npy: inputs; tokens: the token file */
     char target_path[ORDER_PATH_BYTES]; /* idx, npy: targets */
-    int64_t samples;  /* use only the first n; 0: all. generated: how many there are */
-    Shape shape;      /* the model's input shape: what a sample must give (idx u8 (28,28) also as
-                         (1,28,28) or (784)) */
+    int64_t samples;    /* use only the first n; 0: all. generated: how many there are */
+    Shape shape;        /* the model's input shape: what a sample must give (idx u8 (28,28) also as
+                           (1,28,28) or (784)) */
     int32_t n_channels; /* entries of mean and std; 0: u8 input is scaled by 1/255 only */
     float mean[ORDER_MAX_CHANNELS], std[ORDER_MAX_CHANNELS]; /* (x/255 - mean) / std for u8;
                          (x - mean) / std for float input */
-    int64_t context;  /* tokens: sample i = tokens[i*context, (i+1)*context), targets one later */
+    int64_t context;   /* tokens: sample i = tokens[i*context, (i+1)*context), targets one later */
     DType token_dtype; /* tokens: U8, U16, I32, U32 (little-endian) */
-    int64_t vocab;    /* tokens, generated tokens: valid input ids [0, vocab) */
-    int64_t classes;  /* valid targets [0, classes) */
+    int64_t vocab;     /* tokens, generated tokens: valid input ids [0, vocab) */
+    int64_t classes;   /* valid targets [0, classes) */
     bool has_ignore;
     int32_t ignore_index;
-    uint64_t seed;    /* generated */
+    uint64_t seed;         /* generated */
     bool generated_tokens; /* generated: I32 ids and next-token targets instead of F32 clusters */
 } DataSpec;
 
@@ -41,7 +41,7 @@ typedef enum LrKind { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_STEP } LrKind;
 
 typedef struct UpdateSpec {
     UpdateKind kind;
-    double lr;            /* base */
+    double lr; /* base */
     LrKind schedule;
     int64_t warmup_steps; /* linear from lr/warmup_steps up */
     double final_lr;      /* cosine, linear: reached at the last step */
@@ -49,9 +49,9 @@ typedef struct UpdateSpec {
     double decay_factor;
     double momentum;
     bool nesterov;
-    double weight_decay;  /* not on parameters with no_decay */
+    double weight_decay; /* not on parameters with no_decay */
     double beta1, beta2, eps;
-    double clip_norm;     /* 0: no clipping */
+    double clip_norm;       /* 0: no clipping */
     bool stop_on_nonfinite; /* policy: stop (ERR_DIVERGED) instead of skipping the step */
 } UpdateSpec;
 
@@ -75,25 +75,25 @@ typedef struct Order {
     int32_t stage, replica;
     Model model;
     PlanSpec plan;
-    char *program;       /* text of this worker's lowered training program (core/program.h) */
-    char *eval_program;  /* text of its forward-only program */
+    char *program;        /* text of this worker's lowered training program (core/program.h) */
+    char *eval_program;   /* text of its forward-only program */
     DataSpec train, eval; /* eval.samples: how many to evaluate; eval unused when !has_eval */
     bool has_eval;
     int64_t train_samples, eval_samples; /* resolved counts */
-    int64_t batch;       /* samples in a full global batch */
+    int64_t batch;                       /* samples in a full global batch */
     bool shuffle;
     uint64_t seed;
     UpdateSpec update;
-    int64_t n_steps;     /* of the whole job: learning rate, last step */
+    int64_t n_steps;              /* of the whole job: learning rate, last step */
     int64_t first_step, end_step; /* this slice, [first, end) */
-    int64_t save_every;  /* save after every n steps; 0: only at the end and when told */
-    int64_t eval_every;  /* evaluate after every n steps; 0: only at the end if has_eval */
-    bool eval_only;      /* no training: evaluate the loaded weights once (as step first_step) */
+    int64_t save_every;           /* save after every n steps; 0: only at the end and when told */
+    int64_t eval_every;           /* evaluate after every n steps; 0: only at the end if has_eval */
+    bool eval_only; /* no training: evaluate the loaded weights once (as step first_step) */
     char relay_url[ORDER_URL_BYTES];
-    char store_path[ORDER_PATH_BYTES];  /* directory that holds STEP/ checkpoints */
+    char store_path[ORDER_PATH_BYTES]; /* directory that holds STEP/ checkpoints */
     char resume_path[ORDER_PATH_BYTES];
-    char trace_path[ORDER_PATH_BYTES];  /* "" = no trace */
-    int64_t wait_timeout_ms; /* longest wait for one object */
+    char trace_path[ORDER_PATH_BYTES]; /* "" = no trace */
+    int64_t wait_timeout_ms;           /* longest wait for one object */
     int64_t heartbeat_ms;
 } Order;
 
@@ -121,7 +121,8 @@ double order_lr(const UpdateSpec *update, int64_t step, int64_t n_steps);
 int64_t order_steps_per_epoch(int64_t samples, int64_t batch);
 /* Samples in the global batch of `step`. */
 int64_t order_batch_rows(int64_t samples, int64_t batch, int64_t step);
-/* Micro-batch m of a batch of `rows` is rows [first, first + returned count); the count may be 0. */
+/* Micro-batch m of a batch of `rows` is rows [first, first + returned count); the count may be 0.
+ */
 int32_t order_micro_rows(int64_t rows, int32_t micro_rows, int32_t micro, int64_t *out_first);
 /* Data-set index of row `row` of step `step`'s batch (rng_permute over the epoch, or in order). */
 int64_t order_sample(uint64_t seed, bool shuffle, int64_t samples, int64_t batch, int64_t step,

@@ -12,13 +12,13 @@
  *  "rss_bytes":..,"waiting":"KEY"} */
 typedef struct Heartbeat {
     int64_t attempt, pid;
-    char state[16];      /* "loading" "running" "evaluating" "saving" "done" */
-    int64_t step;        /* the step under way */
-    int64_t busy_us;     /* compute time so far, all steps of this attempt */
-    int64_t wait_us;     /* time the compute thread waited inside steps */
-    int64_t wall_ms;     /* clock_wall_ms at sending */
+    char state[16];  /* "loading" "running" "evaluating" "saving" "done" */
+    int64_t step;    /* the step under way */
+    int64_t busy_us; /* compute time so far, all steps of this attempt */
+    int64_t wait_us; /* time the compute thread waited inside steps */
+    int64_t wall_ms; /* clock_wall_ms at sending */
     int64_t rss_bytes;
-    char waiting[200];   /* key the fetch thread waits for; "" when none */
+    char waiting[200]; /* key the fetch thread waits for; "" when none */
 } Heartbeat;
 
 int report_format_heartbeat(const Heartbeat *heartbeat, Buf *out_text);
@@ -27,8 +27,8 @@ int report_parse_heartbeat(const char *text, size_t bytes, Heartbeat *out_heartb
 /* The worker's last line on stdout: {"result":"done","step":100} or
  * {"result":"error","code":"ERR_TIMEOUT","text":"...","step":57}. */
 typedef struct WorkerResult {
-    int code;      /* 0 or an error code */
-    int64_t step;  /* done: steps finished; error: the step under way */
+    int code;     /* 0 or an error code */
+    int64_t step; /* done: steps finished; error: the step under way */
     char text[ERR_NOTE_BYTES];
 } WorkerResult;
 
@@ -47,11 +47,11 @@ enum { DECISION_SAVE = 1, DECISION_STOP = 2 }; /* STOP: save after this step, th
 
 /* Norms object (key_norms), a blob of three tensors. Published by replica 0 of every stage, and by
  * every replica of the loss stage:
- *   F64 (n) squared gradient norms of the parameters the stage owns, ascending id (replica 0; else 0)
- *   F64 (1) loss sum of this replica's micro-batches (loss stage; else 0)
- *   I64 (4) valid targets, correct ones, decision bits (leader; else 0), updates skipped so far
- * Evaluation object (key_eval), loss stage, every replica: F64 (1) loss sum, I64 (2) valid, correct.
- * Saved object (key_saved), every worker (replica r > 0: no files): JSON
+ *   F64 (n) squared gradient norms of the parameters the stage owns, ascending id (replica 0; else
+ * 0) F64 (1) loss sum of this replica's micro-batches (loss stage; else 0) I64 (4) valid targets,
+ * correct ones, decision bits (leader; else 0), updates skipped so far Evaluation object
+ * (key_eval), loss stage, every replica: F64 (1) loss sum, I64 (2) valid, correct. Saved object
+ * (key_saved), every worker (replica r > 0: no files): JSON
  * {"files":[{"name":"model-00001-of-00003.safetensors","bytes":..,"xxh3":"hex"}]}. */
 
 #endif

@@ -14,8 +14,8 @@ int text_parse_f64(const char *text, double *out_value);
 int text_parse_duration_ms(const char *text, int64_t *out_ms);
 /* "512" (bytes only with unit "B"), "4KiB" "2MiB" "2GiB" "10kB" "10MB" "1GB" -> bytes. */
 int text_parse_bytes(const char *text, int64_t *out_bytes);
-const char *text_format_bytes(int64_t bytes, char *buf, size_t buf_bytes);     /* "1.5 MiB" */
-const char *text_format_duration(int64_t ms, char *buf, size_t buf_bytes);     /* "1m 20s" */
+const char *text_format_bytes(int64_t bytes, char *buf, size_t buf_bytes); /* "1.5 MiB" */
+const char *text_format_duration(int64_t ms, char *buf, size_t buf_bytes); /* "1m 20s" */
 
 /* The one of `names` with the least edit distance to `text`; NULL when none is near (distance
  * more than a third of the longer one, at least 2). */

@@ -27,18 +27,18 @@ typedef struct Event Event;
 typedef struct Op Op;
 
 typedef struct DeviceConfig {
-    int32_t threads;  /* OpenMP team of the calling thread; >= 1 */
-    const char *isa;  /* "auto", or what device_isa said when the plan was made: "avx512_core",
-                         "avx2", "sse41". ERR_UNSUPPORTED where this machine cannot. */
+    int32_t threads; /* OpenMP team of the calling thread; >= 1 */
+    const char *isa; /* "auto", or what device_isa said when the plan was made: "avx512_core",
+                        "avx2", "sse41". ERR_UNSUPPORTED where this machine cannot. */
 } DeviceConfig;
 
 typedef enum OpPass {
-    OP_PREPARE,         /* plain weights -> packed (after every change of the weights) */
-    OP_FORWARD,         /* training: fills y and saved */
-    OP_FORWARD_EVAL,    /* evaluation: dropout off, BatchNorm by running statistics; saved untouched */
+    OP_PREPARE,      /* plain weights -> packed (after every change of the weights) */
+    OP_FORWARD,      /* training: fills y and saved */
+    OP_FORWARD_EVAL, /* evaluation: dropout off, BatchNorm by running statistics; saved untouched */
     OP_BACKWARD_INPUT,  /* dy -> dx[i] where not NULL (written, not added to) */
     OP_BACKWARD_WEIGHT, /* dy -> dw[i] */
-    OP_FINISH           /* packed dw -> plain dw_plain[i], only for those with dw_packed_bytes > 0 */
+    OP_FINISH /* packed dw -> plain dw_plain[i], only for those with dw_packed_bytes > 0 */
 } OpPass;
 
 enum { OP_MAX_ROW_VARIANTS = 16 };
@@ -48,9 +48,9 @@ typedef struct OpNeeds {
     size_t scratch_bytes; /* during any one pass; shared between ops */
     size_t packed_bytes;  /* packed weights; 0: the plain ones are used */
     size_t dw_packed_bytes[LAYER_MAX_PARAMS]; /* packed accumulator of a gradient; 0: it is plain */
-    bool keeps_input[LAYER_MAX_INPUTS]; /* backward reads that input's value */
-    bool keeps_output;                  /* backward reads the output's value */
-    bool may_alias;       /* y may be the storage of x[0], and dx[0] that of dy */
+    bool keeps_input[LAYER_MAX_INPUTS];       /* backward reads that input's value */
+    bool keeps_output;                        /* backward reads the output's value */
+    bool may_alias; /* y may be the storage of x[0], and dx[0] that of dy */
 } OpNeeds;
 
 /* What the loss layer adds up, in host memory. Sums over the micro-batches of one worker. */
@@ -61,37 +61,38 @@ typedef struct LossSums {
 } LossSums;
 
 typedef struct OpArgs {
-    int32_t rows;        /* rows of this micro-batch, 0 <= rows; one of the opened variants */
+    int32_t rows; /* rows of this micro-batch, 0 <= rows; one of the opened variants */
     const void *x[LAYER_MAX_INPUTS]; /* device layout */
     void *y;
-    const void *dy;      /* NULL for the loss layer */
-    void *dx[LAYER_MAX_INPUTS]; /* NULL: not wanted */
+    const void *dy;                  /* NULL for the loss layer */
+    void *dx[LAYER_MAX_INPUTS];      /* NULL: not wanted */
     const void *w[LAYER_MAX_PARAMS]; /* plain parameters */
-    void *packed;        /* packed_bytes */
+    void *packed;                    /* packed_bytes */
     void *dw[LAYER_MAX_PARAMS]; /* accumulators, packed where dw_packed_bytes says so; NULL: none.
                             For PARAM_STATISTIC roles of batchnorm, FORWARD writes there, see
                             kernels.h */
     void *dw_plain[LAYER_MAX_PARAMS]; /* OP_FINISH */
-    bool accumulate;     /* false: write dw (first micro of the step; zeros when rows is 0), true: add */
+    bool
+        accumulate; /* false: write dw (first micro of the step; zeros when rows is 0), true: add */
     void *saved;
     void *scratch;
-    uint64_t seed;       /* dropout key and position, core/rng.h */
+    uint64_t seed; /* dropout key and position, core/rng.h */
     int64_t step;
-    int64_t first_row;   /* row index in the global batch of row 0 */
-    double loss_scale;   /* 1 / valid targets in the whole global batch: loss gradient's factor */
+    int64_t first_row; /* row index in the global batch of row 0 */
+    double loss_scale; /* 1 / valid targets in the whole global batch: loss gradient's factor */
     double statistic_decay; /* batchnorm: see kernels.h */
-    LossSums *loss;      /* loss layer: added to */
+    LossSums *loss;         /* loss layer: added to */
 } OpArgs;
 
 typedef struct UpdateArgs {
-    int64_t n;           /* elements */
+    int64_t n; /* elements */
     float *w;
     const float *g;
-    float *m, *v;        /* state; NULL where the rule has none */
-    double lr, scale;    /* g is multiplied by scale (clip) before use */
+    float *m, *v;     /* state; NULL where the rule has none */
+    double lr, scale; /* g is multiplied by scale (clip) before use */
     double momentum, weight_decay, beta1, beta2, eps;
     bool nesterov;
-    int64_t t;           /* AdamW: updates so far, this one included (bias correction), >= 1 */
+    int64_t t; /* AdamW: updates so far, this one included (bias correction), >= 1 */
 } UpdateArgs;
 
 typedef struct DeviceOps {

@@ -19,26 +19,23 @@
  *               dx = w*istd/N * (N dy - sum dy - xhat sum(dy xhat)); dw = sum dy xhat; db = sum dy.
  * layernorm     per row over the last dim D, biased variance; saved: mean, istd per row.
  * relu          y = max(x, 0); dx = dy where y > 0.
- * gelu          tanh form: y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks & Gimpel 2016).
- * add           y = x0 + x1; dx0 = dx1 = dy.
- * dropout       y = x * keep / (1-p), keep from rng_dropout(seed, step, first_row + i, layer,
- *               element/4) with the element's index in the *plain* per-sample order; the mask is
- *               computed again in backward or saved, as the device likes. Evaluation: y = x.
- * maxpool2d     windows k, stride s, padding p with -inf; the first maximum gets the gradient.
- * global_avgpool2d  y[n,c] = mean over h, w.
- * flatten       plain order; y is the plain form of x.
- * embedding     y[i,t,:] = w[x[i,t],:]; ids out of [0, vocab) are ERR_ARGUMENT naming row, position
- *               and id; dw rows are added in order of (i,t): deterministic.
- * position      y[i,t,:] = x[i,t,:] + w[t,:]; dw[t,:] = sum_i dy[i,t,:].
- * attention     qkv (n,T,3D), heads h of size d = D/h laid out as GPT-2 does (q, k, v each D wide, head
- *               major): P = softmax(q k^T / sqrt(d) + causal mask), y = P v, heads concatenated.
- * cross_entropy logits z (n,...,V), target t (n,...): loss += -log softmax(z)[t] over targets that
- *               are not ignore_index; dz = (softmax(z) - onehot(t)) * loss_scale, 0 at ignored ones.
- *               Targets out of [0, V) that are not ignored are ERR_ARGUMENT naming row and value.
- *               y is unused (the loss value has no tensor). loss->n_correct counts argmax == t (first
- *               maximum). Non-finite logits give a non-finite loss, never a crash.
- * delay         y = x after sleeping forward_us; dx = dy after sleeping backward_us. The sleep is by
- *               absolute deadline of the monotonic clock, not a busy loop.
+ * gelu          tanh form: y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks & Gimpel
+ * 2016). add           y = x0 + x1; dx0 = dx1 = dy. dropout       y = x * keep / (1-p), keep from
+ * rng_dropout(seed, step, first_row + i, layer, element/4) with the element's index in the *plain*
+ * per-sample order; the mask is computed again in backward or saved, as the device likes.
+ * Evaluation: y = x. maxpool2d     windows k, stride s, padding p with -inf; the first maximum gets
+ * the gradient. global_avgpool2d  y[n,c] = mean over h, w. flatten       plain order; y is the
+ * plain form of x. embedding     y[i,t,:] = w[x[i,t],:]; ids out of [0, vocab) are ERR_ARGUMENT
+ * naming row, position and id; dw rows are added in order of (i,t): deterministic. position
+ * y[i,t,:] = x[i,t,:] + w[t,:]; dw[t,:] = sum_i dy[i,t,:]. attention     qkv (n,T,3D), heads h of
+ * size d = D/h laid out as GPT-2 does (q, k, v each D wide, head major): P = softmax(q k^T /
+ * sqrt(d) + causal mask), y = P v, heads concatenated. cross_entropy logits z (n,...,V), target t
+ * (n,...): loss += -log softmax(z)[t] over targets that are not ignore_index; dz = (softmax(z) -
+ * onehot(t)) * loss_scale, 0 at ignored ones. Targets out of [0, V) that are not ignored are
+ * ERR_ARGUMENT naming row and value. y is unused (the loss value has no tensor). loss->n_correct
+ * counts argmax == t (first maximum). Non-finite logits give a non-finite loss, never a crash.
+ * delay         y = x after sleeping forward_us; dx = dy after sleeping backward_us. The sleep is
+ * by absolute deadline of the monotonic clock, not a busy loop.
  *
  * sgd           (PyTorch's SGD, dampening 0) d = scale*g + wd*w; m = momentum*m + d (first update:
  *               m = d, the same as m starting at 0); d = nesterov ? d + momentum*m : m (when

@@ -19,7 +19,8 @@ int dataset_target_form(const Dataset *dataset, Shape *out_shape);
 /* Fill one sample: F32 input after normalisation, or I32 token ids (0 <= id < spec.vocab, else
  * ERR_FORMAT naming file, sample and id). */
 int dataset_read_input(const Dataset *dataset, int64_t sample, void *out);
-/* Targets in [0, spec.classes), or spec.ignore_index where that is set; else ERR_FORMAT naming it. */
+/* Targets in [0, spec.classes), or spec.ignore_index where that is set; else ERR_FORMAT naming it.
+ */
 int dataset_read_target(const Dataset *dataset, int64_t sample, int32_t *out);
 
 /* NPY header, public for its tests: shape, dtype, big-endian flag, offset of the data.

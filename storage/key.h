@@ -7,8 +7,8 @@
  *     JOB/gGEN/tSTEP/n.S.R       norms, loss, finiteness and the leader's decision
  *     JOB/gGEN/eSTEP.B/a.P-Q.M   activation in evaluation batch B after train step STEP
  *     JOB/gGEN/eSTEP/v.S.R       evaluation sums of a loss stage's replica
- *     JOB/gGEN/tSTEP/s.S.R       worker S.R has passed the save of step STEP (replica 0: has written it);
- *                                all workers' objects there: commit the manifest, then drop what is older
+ *     JOB/gGEN/tSTEP/s.S.R       worker S.R has passed the save of step STEP (replica 0: has
+ * written it); all workers' objects there: commit the manifest, then drop what is older
  *     JOB/gGEN/c/f.S.R.A         fence: attempt A of worker S.R has been started
  *     JOB/gGEN/n/h.S.R           heartbeat note          JOB/gGEN/n/control   control note
  *     JOB/claim.GEN              this generation number is taken (relay_put tells who was first)
@@ -26,7 +26,7 @@ typedef struct Key {
 } Key;
 
 typedef struct KeySpace {
-    char job[64];       /* text_check_name */
+    char job[64]; /* text_check_name */
     int64_t generation;
 } KeySpace;
 

@@ -64,7 +64,8 @@ int relay_get(Relay *relay, const char *key, void *buf, size_t capacity, int64_t
 int relay_get_buf(Relay *relay, const char *key, Buf *buf, int64_t deadline_ns);
 /* 1 there, 0 not. */
 int relay_has(Relay *relay, const char *key);
-/* Drop every object and note whose key starts with `prefix` + "/" or equals it; none is no error. */
+/* Drop every object and note whose key starts with `prefix` + "/" or equals it; none is no error.
+ */
 int relay_drop(Relay *relay, const char *prefix, int64_t *out_dropped);
 /* How many objects there are at or under `prefix` ("" for all). */
 int relay_count(Relay *relay, const char *prefix, int64_t *out_count);
@@ -85,23 +86,25 @@ int relay_mem_store_open(RelayMemStore **out_store);
 void relay_mem_store_close(RelayMemStore *store); /* after all its handles */
 int relay_mem_open(RelayMemStore *store, Relay **out_relay);
 /* Bound the objects of a key's edge: a put waits while `n` objects that share everything before the
- * key's last '.' and were put but never read are there (0: no bound). For tests of narrow relays. */
+ * key's last '.' and were put but never read are there (0: no bound). For tests of narrow relays.
+ */
 void relay_mem_store_window(RelayMemStore *store, int n);
 
 /* Decorator: passes on to `take_inner`, and misbehaves as told (one rule set per handle). */
 typedef enum RelayFault {
     RELAY_FAULT_NONE,
-    RELAY_FAULT_FAIL,     /* ERR_IO before the operation took place */
-    RELAY_FAULT_FAIL_DONE,/* ERR_IO though it took place (a lost answer) */
-    RELAY_FAULT_DELAY,    /* sleep delay_ms first */
-    RELAY_FAULT_TWICE,    /* put: done twice */
-    RELAY_FAULT_FLIP,     /* get: one bit of the answer flipped */
-    RELAY_FAULT_TRUNCATE, /* get: the last byte is missing */
-    RELAY_FAULT_GARBAGE   /* get: the answer is noise of the same size */
+    RELAY_FAULT_FAIL,      /* ERR_IO before the operation took place */
+    RELAY_FAULT_FAIL_DONE, /* ERR_IO though it took place (a lost answer) */
+    RELAY_FAULT_DELAY,     /* sleep delay_ms first */
+    RELAY_FAULT_TWICE,     /* put: done twice */
+    RELAY_FAULT_FLIP,      /* get: one bit of the answer flipped */
+    RELAY_FAULT_TRUNCATE,  /* get: the last byte is missing */
+    RELAY_FAULT_GARBAGE    /* get: the answer is noise of the same size */
 } RelayFault;
 typedef struct RelayFaultRule {
     RelayFault fault;
-    int64_t at_operation; /* the n-th operation (put, get, size, has, drop, notes) on this handle, from 0 */
+    int64_t at_operation; /* the n-th operation (put, get, size, has, drop, notes) on this handle,
+                             from 0 */
     int64_t n_operations; /* how many in a row; 0: one */
     const char *key_part; /* only operations whose key contains this; NULL: all */
     int64_t delay_ms;

@@ -1,6 +1,6 @@
 /* safetensors files (u64 header length, JSON header, tensor bytes), bounded and strict: duplicate
- * names, overlaps, gaps, sizes that do not fit dtype x shape, headers over 100 MB or beyond the file
- * are refused in one sentence before anything large is allocated. Unaligned data is fine. */
+ * names, overlaps, gaps, sizes that do not fit dtype x shape, headers over 100 MB or beyond the
+ * file are refused in one sentence before anything large is allocated. Unaligned data is fine. */
 #ifndef FUNCPIPE_STORAGE_SAFETENSORS_H
 #define FUNCPIPE_STORAGE_SAFETENSORS_H
 
@@ -42,8 +42,8 @@ typedef struct SafetensorsMeta {
 } SafetensorsMeta;
 
 /* Write atomically (temporary file in the same directory, fsync, rename). Tensors in name order,
- * header padded so that data starts at a multiple of 64. Same tensors, same bytes. A failed write is
- * removed; ERR_FULL on a full disk, ERR_IO else, naming the path. */
+ * header padded so that data starts at a multiple of 64. Same tensors, same bytes. A failed write
+ * is removed; ERR_FULL on a full disk, ERR_IO else, naming the path. */
 int safetensors_write(const char *path, const SafetensorsTensor *tensors, int n_tensors,
                       const SafetensorsMeta *metadata, int n_metadata);
 

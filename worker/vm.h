@@ -27,21 +27,21 @@ typedef struct VmHost {
 
 typedef struct VmRecord { /* one executed instruction */
     int64_t step, start_ns, end_ns, bytes;
-    int64_t wait_ns;      /* waited for dependencies before start */
-    int32_t instr;        /* index in the program */
+    int64_t wait_ns; /* waited for dependencies before start */
+    int32_t instr;   /* index in the program */
     int32_t queue;
 } VmRecord;
 
 typedef struct VmTotals {
     int64_t busy_ns, wait_ns; /* compute thread: inside instructions, waiting for dependencies */
     int64_t n_steps;
-    int64_t step;             /* the step the compute thread is in */
+    int64_t step; /* the step the compute thread is in */
 } VmTotals;
 
 typedef struct Vm Vm;
 
-/* `program` is linked and outlives the Vm. Keeps the last n_records records (a power of two is used;
- * 0: none). Everything is allocated here: nothing inside a step. */
+/* `program` is linked and outlives the Vm. Keeps the last n_records records (a power of two is
+ * used; 0: none). Everything is allocated here: nothing inside a step. */
 int vm_open(const Program *program, const VmHost *host, int32_t n_records, Vm **out_vm);
 void vm_close(Vm *vm);
 /* Run steps [first_step, end_step). Returns 0 when all ran, 1 when step_end ended it, or the error,
