@@ -1,21 +1,19 @@
 /* Device: where tensors live and layers compute. One table of functions (DeviceOps) per kind of
- * device; the CPU device is gpu/cpu.c, a CUDA device comes as a plugin behind the same table.
+ * device: gpu/cpu.c, later a CUDA plugin.
  *
  * The unit of work is an Op: one layer of the model opened for a device, with everything it needs
  * (oneDNN primitives, later cuDNN plans) created beforehand for every row count it will meet, so
  * that running it allocates nothing. What an op needs from its caller is told in OpNeeds; the
- * caller owns all memory. Work is queued on a Stream and ordered by it; the host may read results
- * after stream_sync or through an event. The CPU device finishes before it returns.
+ * caller owns all memory. Work is queued on a Stream; the host may read results after stream_sync
+ * or through an event. The CPU device finishes before it returns.
  *
  * Layout: inside a stage a value lies in the device's own layout, which depends only on the value's
  * per-sample shape and the device (never on the cut); on the wire and in files it is plain
  * (row-major, the order of Shape). value_bytes, value_to_plain and value_from_plain convert.
- * Parameters and their gradients are plain outside the ops; an op may keep a packed copy of its
- * weights (OP_PREPARE makes it from the plain one) and a packed gradient accumulator (OP_FINISH
- * makes the plain gradient from it).
+ * Parameters and gradients are plain outside the ops; an op may keep a packed copy of its weights
+ * (OP_PREPARE makes it) and a packed gradient accumulator (OP_FINISH makes it plain).
  *
- * Bits: the same op with the same inputs, rows, threads and instruction set gives the same bits on
- * every run, whatever cut, schedule or process it runs in. */
+ * Same op, inputs, rows, threads and instruction set: the same bits on every run. */
 #ifndef FUNCPIPE_GPU_DEVICE_H
 #define FUNCPIPE_GPU_DEVICE_H
 
