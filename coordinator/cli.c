@@ -147,10 +147,10 @@ static int unknown_flag(const Command *command, const char *text) {
     }
     const char *nearest = text_nearest(text, known, n);
     if (nearest)
-        return err_set(ERR_ARGUMENT, "funcpipe %s: unknown flag '%s' (did you mean '%s'?)",
-                       command->name, text, nearest);
-    return err_set(ERR_ARGUMENT, "funcpipe %s: unknown flag '%s'; see funcpipe %s --help",
-                   command->name, text, command->name);
+        return err_set(ERR_ARGUMENT, "%s: unknown flag '%s' (did you mean '%s'?)", command->name,
+                       text, nearest);
+    return err_set(ERR_ARGUMENT, "%s: unknown flag '%s'; see funcpipe %s --help", command->name,
+                   text, command->name);
 }
 
 static int add_set(CliArgs *args, const char *value) {
@@ -209,11 +209,10 @@ static int parse_flag(const Command *command, int argc, char **argv, int *at, Cl
             continue;
         const char *value = text[length] == '=' ? text + length + 1 : NULL;
         if (!flags[i].has_value && value)
-            return err_set(ERR_ARGUMENT, "funcpipe %s: '%s' takes no value", command->name, name);
+            return err_set(ERR_ARGUMENT, "%s: '%s' takes no value", command->name, name);
         if (flags[i].has_value && !value) {
             if (*at + 1 >= argc)
-                return err_set(ERR_ARGUMENT, "funcpipe %s: '%s' needs a value", command->name,
-                               name);
+                return err_set(ERR_ARGUMENT, "%s: '%s' needs a value", command->name, name);
             value = argv[++*at];
         }
         return apply_flag(&flags[i], value, args);
@@ -228,12 +227,12 @@ static int parse_args(const Command *command, int argc, char **argv, CliArgs *ar
             continue;
         }
         if (args->n_words == CLI_MAX_WORDS || args->n_words == command->max_words)
-            return err_set(ERR_ARGUMENT, "funcpipe %s: '%s' is one argument too many",
-                           command->name, argv[i]);
+            return err_set(ERR_ARGUMENT, "%s: '%s' is one argument too many", command->name,
+                           argv[i]);
         args->words[args->n_words++] = argv[i];
     }
     if (!args->help && args->n_words < command->min_words)
-        return err_set(ERR_ARGUMENT, "funcpipe %s: an argument is missing; see funcpipe %s --help",
+        return err_set(ERR_ARGUMENT, "%s: an argument is missing; see funcpipe %s --help",
                        command->name, command->name);
     return 0;
 }

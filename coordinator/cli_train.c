@@ -88,7 +88,7 @@ int cli_train(const CliArgs *args, int *out_error) {
                               .worker_path = worker};
     *out_error = conduct(&config, &options, &result);
     config_done(&config);
-    if (*out_error >= 0 || result.step > 0 || result.state == JOB_CANCELLED)
+    if (result.ran)
         print_train(args, out, &result);
     if (result.state == JOB_CANCELLED && result.failure.code == 0)
         *out_error = 0; /* it stopped as asked */

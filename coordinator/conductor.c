@@ -261,6 +261,7 @@ static void fill_result(Conductor *conductor) {
     result->state = job->state;
     result->exit_code = job->exit_code;
     result->failure = job->failure;
+    result->ran = conductor->planned;
     for (int32_t i = 0; i < job->n_workers; i++)
         result->n_restarts += job->workers[i].restarts;
 }

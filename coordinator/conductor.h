@@ -26,6 +26,7 @@ typedef struct ConductResult {
     JobState state;
     int exit_code;
     ErrNote failure;    /* why, unless the state is done */
+    bool ran;           /* workers were started */
     int64_t step;       /* steps done */
     int64_t saved_step; /* of the last committed checkpoint; -1: none */
     double loss;        /* of the last step; not a number: none */

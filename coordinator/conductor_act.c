@@ -271,6 +271,7 @@ static void store_ended(uv_work_t *work, int status) {
     conductor->n_working--;
     JobEvent event = {.kind = JOB_EV_COMMITTED, .step = store->step, .code = store->rc};
     if (store->clean) {
+        conductor->cleaning = false;
         if (store->rc < 0)
             progress_say(&conductor->progress, "warning", "removing old checkpoints: %s",
                          store->note.text);
@@ -288,6 +289,8 @@ static void store_ended(uv_work_t *work, int status) {
 }
 
 static void act_store(Conductor *conductor, int64_t step, bool clean) {
+    if (clean && conductor->cleaning)
+        return; /* the one under way, or a later one, will do */
     Store *store = calloc(1, sizeof *store);
     if (!store) {
         conductor_fail(conductor, err_set(ERR_MEMORY, "a save"));
@@ -297,6 +300,7 @@ static void act_store(Conductor *conductor, int64_t step, bool clean) {
     store->conductor = conductor;
     store->clean = clean;
     store->step = step;
+    conductor->cleaning = conductor->cleaning || clean;
     conductor->n_working++;
     uv_queue_work(&conductor->loop, &store->work, store_work, store_ended);
 }

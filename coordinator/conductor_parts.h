@@ -51,6 +51,7 @@ typedef struct Conductor {
     ErrNote prepare_note;
     atomic_bool stop_preparing;
     int n_working; /* jobs on libuv's thread pool */
+    bool cleaning; /* one of them removes old checkpoints */
     bool planned, finishing, closed;
     int64_t finish_ms;
 

@@ -21,7 +21,9 @@ void job_done(Job *job) {
         return;
     for (int32_t i = 0; i < job->n_saves; i++)
         free(job->saves[i].saved);
-    job->n_saves = 0;
+    free(job->saves);
+    job->saves = NULL;
+    job->n_saves = job->cap_saves = 0;
     free(job->workers);
     job->workers = NULL;
     job->n_workers = 0;
@@ -321,8 +323,14 @@ static int find_save(Job *job, int64_t step, JobSave **out_save) {
             return 0;
         }
     }
-    if (job->n_saves == JOB_MAX_SAVES)
-        return err_set(ERR_LIMIT, "%d saves wait for their stages", JOB_MAX_SAVES);
+    if (job->n_saves == job->cap_saves) {
+        int32_t capacity = job->cap_saves ? 2 * job->cap_saves : 8;
+        JobSave *saves = realloc(job->saves, (size_t)capacity * sizeof *saves);
+        if (!saves)
+            return err_set(ERR_MEMORY, "%d saves", capacity);
+        job->saves = saves;
+        job->cap_saves = capacity;
+    }
     bool *saved = calloc((size_t)job->n_workers, sizeof *saved);
     if (!saved)
         return err_set(ERR_MEMORY, "a save of %d workers", job->n_workers);

@@ -56,7 +56,7 @@ typedef struct JobWorker {
     char death_text[256]; /* of the last death: why */
 } JobWorker;
 
-enum { JOB_MAX_SAVES = 64, JOB_STEP_TIMES = 33, JOB_MAX_COMMITS = 5 };
+enum { JOB_STEP_TIMES = 33, JOB_MAX_COMMITS = 5 };
 
 typedef struct JobSave { /* a save under way */
     int64_t step;
@@ -76,8 +76,8 @@ typedef struct Job {
     int64_t committed;  /* step of the last committed save, or first_step */
     bool resumable;     /* there is a checkpoint of `committed` */
     int64_t dropped;    /* objects of steps before it are gone */
-    JobSave saves[JOB_MAX_SAVES];
-    int32_t n_saves;
+    JobSave *saves;
+    int32_t n_saves, cap_saves;
     int64_t evals_due, evals_seen;
     int64_t last_save_ms;
     bool save_asked;

@@ -13,7 +13,7 @@
 #include "storage/blob.h"
 #include "storage/relay.h"
 
-enum { WATCH_MAX_PENDING = 256, WATCH_MAX_OBJECT_BYTES = 64 << 20, WATCH_RETRY_MS = 100 };
+enum { WATCH_MAX_OBJECT_BYTES = 64 << 20, WATCH_RETRY_MS = 100 };
 enum { WATCH_MAX_ERRORS = 20 }; /* in a row, while the relay answers with nonsense */
 
 typedef struct Pending { /* a save or an evaluation that has not been reported by all */
@@ -51,8 +51,8 @@ struct Watch {
     WatchReport step; /* the step under way */
     int32_t n_seen;   /* its norms objects so far */
     int64_t end_step;
-    Pending pending[WATCH_MAX_PENDING];
-    int32_t n_pending;
+    Pending *pending;
+    int32_t n_pending, cap_pending;
     Buf object;
     int64_t next_beat_ns, failing_since_ns;
     int n_errors;
@@ -104,8 +104,14 @@ int watch_take(Watch *watch, WatchReport *out_report) {
 
 static int add_pending(Watch *watch, int64_t step, bool is_save) {
     int32_t n = is_save ? watch->n_workers : watch->loss_replicas;
-    if (watch->n_pending == WATCH_MAX_PENDING)
-        return err_set(ERR_LIMIT, "%d saves and evaluations are not finished", WATCH_MAX_PENDING);
+    if (watch->n_pending == watch->cap_pending) {
+        int32_t capacity = watch->cap_pending ? 2 * watch->cap_pending : 8;
+        Pending *items = realloc(watch->pending, (size_t)capacity * sizeof *items);
+        if (!items)
+            return err_set(ERR_MEMORY, "%d saves", capacity);
+        watch->pending = items;
+        watch->cap_pending = capacity;
+    }
     bool *seen = calloc((size_t)n, sizeof *seen);
     if (!seen)
         return err_set(ERR_MEMORY, "a save of %d workers", n);
@@ -471,6 +477,7 @@ static int watch_init(Watch *watch, const Order *order) {
 static void watch_free(Watch *watch) {
     for (int32_t i = 0; i < watch->n_pending; i++)
         free(watch->pending[i].seen);
+    free(watch->pending);
     relay_close(watch->relay);
     buf_done(&watch->object);
     free(watch->places);
