@@ -141,7 +141,7 @@ static int run_compute(Worker *worker, const Instr *instr, int64_t step, MicroPl
 static int run_instr(void *ctx, const Instr *instr, int64_t step, int64_t *bytes) {
     Worker *worker = ctx;
     if (worker->env->before != NULL) {
-        TRY(worker->env->before(worker->env->ctx, instr, step));
+        TRY(worker->env->before(worker->env->ctx, instr, step, worker->evaluating));
     }
     MicroPlace place = {.step = step, .eval = worker->evaluating};
     if (instr->micro >= 0) {

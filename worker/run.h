@@ -15,8 +15,9 @@ typedef struct WorkerEnv {
     /* Open one more relay handle (each thread has its own). NULL: relay_open(order->relay_url). */
     int (*open_relay)(void *ctx, const Order *order, Relay **out_relay);
     /* Called before each instruction on its queue's thread; an error ends the worker there, as a
-     * kill would. For tests; NULL otherwise. */
-    int (*before)(void *ctx, const Instr *instr, int64_t step);
+     * kill would. eval: it is of the evaluation program, and `step` is the batch. For tests; NULL
+     * otherwise. */
+    int (*before)(void *ctx, const Instr *instr, int64_t step, bool eval);
     /* One line for people ("save of step 100 failed once: ...; trying again"). NULL: dropped. */
     void (*say)(void *ctx, const char *line);
 } WorkerEnv;

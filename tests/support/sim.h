@@ -8,7 +8,7 @@
 #include "core/program.h"
 #include "storage/relay.h"
 
-enum { SIM_MAX_STEPS = 256, SIM_MAX_WORKERS = 32, SIM_MAX_EVALS = 64 };
+enum { SIM_MAX_STEPS = 256, SIM_MAX_WORKERS = 32, SIM_MAX_EVALS = 64, SIM_MAX_HANDLES = 8 };
 
 typedef struct SimJob {
     Order order; /* template: stage, replica, programs are filled in by sim_run */
@@ -20,13 +20,21 @@ typedef struct SimJob {
 /* Small models on generated data: "mlp", "cnn", "tiny_gpt". Sets defaults: 24 samples, batch 8,
  * micro-batches of 2, 6 steps, sgd with momentum, save every 2 steps, one stage. */
 int sim_job_init(SimJob *job, const char *model);
-/* The same around a model of the caller's (taken over). */
+/* The same around a model of the caller's (taken over), or its JSON text (core/model.h). */
 int sim_job_init_model(SimJob *job, Model *take_model, bool tokens, int64_t classes);
+int sim_job_init_text(SimJob *job, const char *model, bool tokens, int64_t classes);
 void sim_job_done(SimJob *job);
+int sim_job_copy(const SimJob *job, SimJob *out_job);
 /* Cut into n stages of about equal numbers of layers; all replicas 1, recompute off. */
 int sim_job_stages(SimJob *job, int32_t n_stages);
 int sim_job_cut(SimJob *job, const int32_t *ends, int32_t n_stages);
 void sim_job_micro(SimJob *job, int64_t batch, int32_t micro_rows);
+void sim_job_samples(SimJob *job, int64_t samples); /* of the training data */
+void sim_job_steps(SimJob *job, int64_t n_steps, int64_t save_every);
+/* Evaluate `samples` after every n steps. */
+void sim_job_eval(SimJob *job, int64_t samples, int64_t every);
+/* Go on from the checkpoint of `step` that another run left in its store. */
+int sim_job_resume(SimJob *job, const char *store, int64_t step);
 
 typedef struct SimKill {
     int32_t stage, replica;
@@ -34,6 +42,15 @@ typedef struct SimKill {
     int32_t instr;         /* index in that worker's program (train) */
     bool eval;             /* in the evaluation program; step = evaluation batch */
 } SimKill;
+
+/* A worker's relay handles, in opening order. */
+enum {
+    SIM_HANDLE_COMPUTE,
+    SIM_HANDLE_FETCH,
+    SIM_HANDLE_PUBLISH,
+    SIM_HANDLE_PULSE,
+    SIM_HANDLE_SAVE
+};
 
 typedef struct SimFault {
     int32_t stage, replica;
@@ -49,7 +66,16 @@ typedef struct SimFaults {
     int32_t n_faults;
     /* Called with a handle before the workers start (to seed the relay with stale objects). */
     int (*seed)(Relay *relay, const SimJob *job);
+    RelayMemStore *store; /* a relay that several jobs use; NULL: one of the run's own */
+    bool keep;            /* drop nothing, not even at the end */
 } SimFaults;
+
+/* An instruction on a micro-batch that a worker began. */
+typedef struct SimUse {
+    int32_t worker, instr; /* which worker; index in its program */
+    int64_t attempt, step;
+    bool eval;
+} SimUse;
 
 typedef struct SimResult {
     int32_t n_params;
@@ -61,21 +87,30 @@ typedef struct SimResult {
     double eval_loss[SIM_MAX_EVALS], eval_accuracy[SIM_MAX_EVALS];
     int32_t n_evals;
     int32_t n_restarts;
-    int64_t n_left; /* objects left in the relay after everything was dropped */
-    int64_t operations[SIM_MAX_WORKERS][8]; /* relay operations per worker's handle, attempt 1 */
-    char store[256];                        /* the store directory; removed by sim_result_done */
+    int64_t n_left; /* objects left in the relay after every step's were dropped */
+    int64_t operations[SIM_MAX_WORKERS][SIM_MAX_HANDLES]; /* of a worker's handle, attempt 1 */
+    SimUse *uses;
+    int32_t n_uses, cap_uses;
+    char store[256]; /* the store directory; removed by sim_result_done */
     char last_checkpoint[512];
 } SimResult;
 
 /* Run the job to its end. faults may be NULL. The error of a worker that may not be restarted ends
- * the run. */
+ * the run. The result is to be done with in either case. */
 int sim_run(const SimJob *job, const SimFaults *faults, SimResult *out_result);
 void sim_result_done(SimResult *result);
-/* Names the first difference in `why`; returns 0 when bit-equal (losses and norms included when
- * with_losses), -1 else. */
+/* The parameters of a checkpoint, as a result without anything else. */
+int sim_read_checkpoint(const Model *model, const char *directory, SimResult *out_result);
+/* Names the first difference in `why`; returns 0 when bit-equal (losses, norms, counts and
+ * evaluations included when with_losses), -1 else. */
 int sim_same(const SimResult *a, const SimResult *b, bool with_losses, char *why, size_t why_bytes);
 /* Largest difference relative to the tensor's largest magnitude. */
 double sim_difference(const SimResult *a, const SimResult *b);
+/* Largest relative difference of the steps' losses (and evaluations'). */
+double sim_loss_difference(const SimResult *a, const SimResult *b);
+/* Each (step, micro-batch, direction) was used exactly once in the history that counts: no attempt
+ * used one twice, and every step has, per worker, an attempt that used all. -1: why says what. */
+int sim_check_history(const SimJob *job, const SimResult *result, char *why, size_t why_bytes);
 /* The programs of one worker, as sim_run gives them. */
 int sim_programs(const SimJob *job, int32_t stage, int32_t replica, Program *out_train,
                  Program *out_eval);

@@ -29,7 +29,7 @@ static void sim_defaults(Order *order) {
     order->n_steps = order->end_step = 6;
     order->save_every = 2;
     order->wait_timeout_ms = 60000;
-    order->heartbeat_ms = 1000;
+    order->heartbeat_ms = 200;
     order->update.kind = UPDATE_SGD;
     order->update.lr = 0.05;
     order->update.momentum = 0.9;
@@ -77,8 +77,23 @@ int sim_job_init(SimJob *job, const char *name) {
     return sim_job_init_model(job, &model, tokens, tokens ? 37 : 5);
 }
 
+int sim_job_init_text(SimJob *job, const char *text, bool tokens, int64_t classes) {
+    Model model;
+    cJSON *json = NULL;
+    TRY(json_parse("model", text, strlen(text), 1 << 16, &json));
+    int rc = model_parse(json, "$", &model);
+    cJSON_Delete(json);
+    TRY(rc);
+    return sim_job_init_model(job, &model, tokens, classes);
+}
+
 void sim_job_done(SimJob *job) {
     order_done(&job->order);
+}
+
+int sim_job_copy(const SimJob *job, SimJob *out_job) {
+    *out_job = *job;
+    return order_copy(&job->order, &out_job->order);
 }
 
 int sim_job_cut(SimJob *job, const int32_t *ends, int32_t n_stages) {
@@ -112,6 +127,28 @@ void sim_job_micro(SimJob *job, int64_t batch, int32_t micro_rows) {
     job->order.batch = batch;
     job->order.plan.micro_rows = micro_rows;
     job->order.plan.n_micro = (int32_t)((batch + micro_rows - 1) / micro_rows);
+}
+
+void sim_job_samples(SimJob *job, int64_t samples) {
+    job->order.train_samples = job->order.train.samples = samples;
+}
+
+void sim_job_steps(SimJob *job, int64_t n_steps, int64_t save_every) {
+    job->order.n_steps = job->order.end_step = n_steps;
+    job->order.save_every = save_every;
+}
+
+void sim_job_eval(SimJob *job, int64_t samples, int64_t every) {
+    job->order.has_eval = true;
+    job->order.eval_samples = job->order.eval.samples = samples;
+    job->order.eval_every = every;
+}
+
+int sim_job_resume(SimJob *job, const char *store, int64_t step) {
+    char path[ORDER_PATH_BYTES + 32];
+    job->order.first_step = step;
+    snprintf(path, sizeof path, "%s/%lld", store, (long long)step);
+    return text_copy(job->order.resume_path, sizeof job->order.resume_path, path);
 }
 
 int sim_programs(const SimJob *job, int32_t stage_index, int32_t replica, Program *out_train,
