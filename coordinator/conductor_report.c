@@ -15,20 +15,26 @@ static void check(Conductor *conductor, int rc) {
         conductor_fail(conductor, rc);
 }
 
+/* Without the sign that some operations leave on what is not a number. */
+static double finite_or_nan(double value) {
+    return isnan(value) ? NAN : value;
+}
+
 static void take_step(Conductor *conductor, const WatchReport *report) {
     const Order *order = &conductor->order;
     int64_t step = report->step;
     int64_t rows = order_batch_rows(order->train_samples, order->batch, step);
     int64_t ms = report->now_ms - conductor->last_row_ms;
     bool stop = (report->decision & DECISION_STOP) != 0;
-    MetricsRow row = {.step = step,
-                      .epoch = step / order_steps_per_epoch(order->train_samples, order->batch),
-                      .loss = report->valid > 0 ? report->loss_sum / (double)report->valid : NAN,
-                      .lr = order_lr(&order->update, step, order->n_steps),
-                      .grad_norm = report->grad_norm,
-                      .samples_per_s = (double)rows * 1000.0 / (double)(ms > 0 ? ms : 1),
-                      .skipped = report->skipped,
-                      .wants_eval = !stop && order_eval_due(order, step)};
+    MetricsRow row = {
+        .step = step,
+        .epoch = step / order_steps_per_epoch(order->train_samples, order->batch),
+        .loss = finite_or_nan(report->valid > 0 ? report->loss_sum / (double)report->valid : NAN),
+        .lr = order_lr(&order->update, step, order->n_steps),
+        .grad_norm = report->grad_norm,
+        .samples_per_s = (double)rows * 1000.0 / (double)(ms > 0 ? ms : 1),
+        .skipped = report->skipped,
+        .wants_eval = !stop && order_eval_due(order, step)};
     conductor->last_row_ms = report->now_ms;
     conductor->rate =
         conductor->rate > 0 ? 0.9 * conductor->rate + 0.1 * row.samples_per_s : row.samples_per_s;
@@ -47,7 +53,7 @@ static void take_evaluation(Conductor *conductor, const WatchReport *report) {
     ConductResult *result = conductor->result;
     double valid = (double)(report->valid > 0 ? report->valid : 1);
     result->has_eval = true;
-    result->eval_loss = report->valid > 0 ? report->loss_sum / valid : NAN;
+    result->eval_loss = finite_or_nan(report->valid > 0 ? report->loss_sum / valid : NAN);
     result->eval_accuracy = (double)report->correct / valid;
     if (!conductor->order.eval_only)
         check(conductor, outputs_evaluation(conductor->outputs, report->step - 1, result->eval_loss,

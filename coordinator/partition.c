@@ -1,11 +1,13 @@
 #include "coordinator/partition.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 
 #include "core/err.h"
 
 #define PARTITION_MAX_CELLS ((size_t)1 << 26)
+#define PARTITION_MAX_WORK 0x1p33
 
 static double per_replica(double sum, const int32_t *replicas, int32_t stage) {
     return replicas ? sum / replicas[stage] : sum;
@@ -17,9 +19,26 @@ static double range_time(const double *sums, const int32_t *replicas, int32_t st
 }
 
 /* The begin of the last range of layers [0, end), at least `least`, that makes the larger of
- * before[begin] and the range's own time least. The first grows with begin and the second falls, so
- * the least is where they meet. */
-static int32_t best_begin(const double *sums, const int32_t *replicas, int32_t stage, int32_t least,
+ * before[begin] and the range's own time least: by looking at all of them. */
+static int32_t scan_begin(const double *sums, const int32_t *replicas, int32_t stage, int32_t least,
+                          int32_t end, const double *before, double *out_time) {
+    int32_t best = least;
+    *out_time = INFINITY;
+    for (int32_t begin = least; begin < end; begin++) {
+        double time = range_time(sums, replicas, stage, begin, end);
+        time = time > before[begin] ? time : before[begin];
+        if (time < *out_time) {
+            *out_time = time;
+            best = begin;
+        }
+    }
+    return best;
+}
+
+/* The same for stages alike: before[begin] grows with begin then, and the range's own time falls,
+ * so the least is where they meet. (With unlike replicas it may fall: one layer more can allow the
+ * heavy ones to stand on a stage with many.) */
+static int32_t meet_begin(const double *sums, const int32_t *replicas, int32_t stage, int32_t least,
                           int32_t end, const double *before, double *out_time) {
     int32_t low = least;
     int32_t high = end - 1;
@@ -42,18 +61,28 @@ static int32_t best_begin(const double *sums, const int32_t *replicas, int32_t s
     return low;
 }
 
+static bool are_alike(const int32_t *replicas, int32_t n_stages) {
+    for (int32_t i = 1; replicas && i < n_stages; i++) {
+        if (replicas[i] != replicas[0])
+            return false;
+    }
+    return true;
+}
+
 /* best[s][e]: the least bottleneck of layers [0, e) on stages 0 .. s; from[s][e]: where stage s
  * begins then. Rows of n_layers + 1. */
 static void fill(const double *sums, int32_t n_layers, int32_t n_stages, const int32_t *replicas,
                  double *best, int32_t *from) {
     size_t width = (size_t)n_layers + 1;
+    bool alike = are_alike(replicas, n_stages);
     for (int32_t end = 1; end <= n_layers; end++)
         best[end] = range_time(sums, replicas, 0, 0, end);
     for (int32_t stage = 1; stage < n_stages; stage++) {
         const double *before = best + (size_t)(stage - 1) * width;
         for (int32_t end = stage + 1; end <= n_layers; end++) {
             size_t cell = (size_t)stage * width + (size_t)end;
-            from[cell] = best_begin(sums, replicas, stage, stage, end, before, &best[cell]);
+            from[cell] = (alike ? meet_begin : scan_begin)(sums, replicas, stage, stage, end,
+                                                           before, &best[cell]);
         }
     }
 }
@@ -64,7 +93,8 @@ int partition_balance(const double *times, int32_t n_layers, int32_t n_stages,
         return err_set(ERR_INFEASIBLE, "%d layers cannot be cut into %d stages", n_layers,
                        n_stages);
     size_t cells = ((size_t)n_layers + 1) * (size_t)n_stages;
-    if (cells > PARTITION_MAX_CELLS)
+    double work = (double)cells * (are_alike(replicas, n_stages) ? 1 : n_layers);
+    if (cells > PARTITION_MAX_CELLS || work > PARTITION_MAX_WORK)
         return err_set(ERR_LIMIT, "%d layers in %d stages are too many to balance; give the cut",
                        n_layers, n_stages);
     double *sums = calloc((size_t)n_layers + 1, sizeof *sums);

@@ -6,10 +6,11 @@
 
 /* Cut layers 0 .. n_layers-1 with times[] (>= 0, any unit) into n_stages ranges of at least one
  * layer so that the largest sum over a range is the least possible; out_ends[i] is the end layer of
- * stage i. Exact, by
- * dynamic programming in O(n_stages * n_layers * log n_layers); the same times give the same cut.
+ * stage i. Exact, by dynamic programming: O(n_stages * n_layers * log n_layers) steps, with unlike
+ * replicas O(n_stages * n_layers^2). The same times give the same cut.
  * replicas (NULL: all 1): a stage's sum counts divided by its replicas. ERR_INFEASIBLE when there
- * are fewer layers than stages, ERR_ARGUMENT for a time that is negative or not finite. */
+ * are fewer layers than stages, ERR_LIMIT when that is too much work,
+ * ERR_ARGUMENT for a time that is negative or not finite. */
 int partition_balance(const double *times, int32_t n_layers, int32_t n_stages,
                       const int32_t *replicas, int32_t *out_ends);
 /* The largest stage time of a cut. */

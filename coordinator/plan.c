@@ -264,10 +264,9 @@ static int count_bytes(const JobConfig *config, Plan *plan, int64_t *out_eval_by
         TRY(stage_init(&stage, model, spec->ends, spec->n_stages, i));
         for (int32_t e = 0; e < stage.n_out; e++) {
             const Edge *edge = &stage.out[e];
-            plan->step_bytes += stage_edge_bytes(model, edge, config->order.batch, false);
+            plan->step_bytes +=
+                stage_edge_bytes(model, edge, config->order.batch, edge->n_grads > 0);
             eval_bytes += stage_edge_bytes(model, edge, config->order.eval_samples, false);
-            if (edge->n_grads > 0)
-                plan->step_bytes += stage_edge_bytes(model, edge, config->order.batch, true);
         }
         plan->step_bytes += reduce_bytes(model, &stage, spec->replicas[i]);
         stage_done(&stage);

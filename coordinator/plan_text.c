@@ -183,13 +183,12 @@ static int describe_edges(const Model *model, const Stage *stage, int32_t micro_
     char back[32];
     for (int32_t i = 0; i < stage->n_out; i++) {
         const Edge *edge = &stage->out[i];
+        int64_t there = stage_edge_bytes(model, edge, micro_rows, false);
+        int64_t both = stage_edge_bytes(model, edge, micro_rows, edge->n_grads > 0);
         TRY(buf_printf(text, "  to stage %d: %s forward", edge->consumer,
-                       text_format_bytes(stage_edge_bytes(model, edge, micro_rows, false), forward,
-                                         sizeof forward)));
+                       text_format_bytes(there, forward, sizeof forward)));
         if (edge->n_grads > 0)
-            TRY(buf_printf(text, ", %s back",
-                           text_format_bytes(stage_edge_bytes(model, edge, micro_rows, true), back,
-                                             sizeof back)));
+            TRY(buf_printf(text, ", %s back", text_format_bytes(both - there, back, sizeof back)));
         TRY(buf_text(text, " a micro-batch\n"));
     }
     return 0;
