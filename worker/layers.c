@@ -102,7 +102,7 @@ void layers_close(Layers *layers) {
     if (layers == NULL) {
         return;
     }
-    for (int32_t i = 0; i < layers->n_local; i++) {
+    for (int32_t i = 0; layers->local != NULL && i < layers->n_local; i++) {
         layers->setup.ops->op_close(layers->local[i].op);
     }
     for (int32_t p = 0; layers->in != NULL && p < layers->setup.stage->n_in; p++) {

@@ -1,4 +1,5 @@
 /* Where everything of a stage lies: homes of values and gradients, staging of blobs, the slab. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -148,6 +149,7 @@ static void plan_incoming(Layers *layers) {
     }
     for (int32_t p = 0; p < layers->n_in; p++) {
         const Edge *edge = layers->in[p].edge;
+        assert(edge != NULL);
         for (int32_t i = 0; i < edge->n_values; i++) {
             int32_t value = edge->values[i];
             layers->values[value] = plan_direct(layers, value)
@@ -239,7 +241,9 @@ static int plan_saved(Layers *layers, Slab *slab, int32_t i) {
 static int plan_remote(Layers *layers) {
     int32_t n = 0;
     for (int32_t p = 0; p < layers->n_out; p++) {
-        n += layers->out[p].edge->n_grads;
+        const Edge *edge = layers->out[p].edge;
+        assert(edge != NULL);
+        n += edge->n_grads;
     }
     layers->remote = calloc((size_t)n + 1, sizeof *layers->remote);
     if (layers->remote == NULL) {
@@ -247,6 +251,7 @@ static int plan_remote(Layers *layers) {
     }
     for (int32_t p = layers->n_out - 1; p >= 0; p--) {
         const Edge *edge = layers->out[p].edge;
+        assert(edge != NULL);
         for (int32_t i = 0; i < edge->n_grads; i++) {
             RemoteGrad remote = {p, i, edge->grads[i].value, true};
             for (int32_t k = 0; k < layers->n_remote; k++) {

@@ -97,7 +97,8 @@ static double measure_median_us(const int64_t *ns, int n_repeats, int32_t n_laye
         scratch[r] = ns[(size_t)r * (size_t)n_layers + (size_t)layer];
     }
     qsort(scratch, (size_t)n_repeats, sizeof *scratch, measure_compare);
-    return (double)scratch[n_repeats / 2] / 1000.0;
+    const int64_t median_ns = scratch[(size_t)n_repeats / 2];
+    return (double)median_ns / 1000.0;
 }
 
 static int measure_run(Measure *measure, int n_repeats, LayerTime *out_times) {

@@ -1,5 +1,6 @@
 #include "worker/save.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,7 +74,9 @@ static int save_list(Save *save) {
         }
     }
     for (int32_t i = 0; i < save->n_tensors; i++) {
-        n += (size_t)save->tensors[i].state->n;
+        const ParamState *state = save->tensors[i].state;
+        assert(state != NULL);
+        n += (size_t)state->n;
     }
     save->memory = calloc(n + 1, sizeof *save->memory);
     if (save->memory == NULL) {
@@ -129,24 +132,6 @@ static int save_write_file(Save *save, bool update, char *out_path, size_t out_b
     return rc;
 }
 
-static int save_try_file(Save *save, bool update, char *out_path, size_t out_bytes) {
-    for (int attempt = 1;; attempt++) {
-        int rc = save_write_file(save, update, out_path, out_bytes);
-        if (rc >= 0 || !err_retry(rc) || attempt == SAVE_TRIES) {
-            return rc < 0 ? err_context(rc, "save of step %lld failed %d times",
-                                        (long long)save->step, attempt)
-                          : rc;
-        }
-        if (save->env->say != NULL) {
-            char line[ERR_NOTE_BYTES + 128];
-            snprintf(line, sizeof line, "save of step %lld: try %d of %d failed: %s",
-                     (long long)save->step, attempt, SAVE_TRIES, err_text());
-            save->env->say(save->env->ctx, line);
-        }
-        clock_sleep_until(clock_deadline_ms((int64_t)SAVE_BACKOFF_MS << attempt));
-    }
-}
-
 static int save_add_report(cJSON *files, const char *path) {
     Buf content;
     buf_init(&content, 0);
@@ -168,9 +153,36 @@ static int save_add_report(cJSON *files, const char *path) {
     return rc;
 }
 
+/* The folder may have gone between its making and its use: a save of this step by an earlier
+ * attempt, finished and already old, was cleaned away. */
+static bool save_worth_retry(int code) {
+    return err_retry(code) || code == ERR_NOT_FOUND;
+}
+
+static int save_try_file(Save *save, bool update, cJSON *files) {
+    char path[ORDER_PATH_BYTES + SAVE_NAME_BYTES + 32];
+    for (int attempt = 1;; attempt++) {
+        int rc = save_write_file(save, update, path, sizeof path);
+        if (rc >= 0) {
+            rc = save_add_report(files, path);
+        }
+        if (rc >= 0 || !save_worth_retry(rc) || attempt == SAVE_TRIES) {
+            return rc < 0 ? err_context(rc, "save of step %lld failed %d times",
+                                        (long long)save->step, attempt)
+                          : rc;
+        }
+        if (save->env->say != NULL) {
+            char line[ERR_NOTE_BYTES + 128];
+            snprintf(line, sizeof line, "save of step %lld: try %d of %d failed: %s",
+                     (long long)save->step, attempt, SAVE_TRIES, err_text());
+            save->env->say(save->env->ctx, line);
+        }
+        clock_sleep_until(clock_deadline_ms((int64_t)SAVE_BACKOFF_MS << attempt));
+    }
+}
+
 /* Write both files (replica 0) and say so. */
 static int save_write(Save *save) {
-    char path[ORDER_PATH_BYTES + SAVE_NAME_BYTES + 32];
     int rc = 0;
     Buf text;
     buf_init(&text, 0);
@@ -181,8 +193,7 @@ static int save_write(Save *save) {
         goto done;
     }
     for (int update = 0; update < 2 && save->order->replica == 0; update++) {
-        TRY_DONE(save_try_file(save, update == 1, path, sizeof path));
-        TRY_DONE(save_add_report(files, path));
+        TRY_DONE(save_try_file(save, update == 1, files));
     }
     TRY_DONE(json_format(root, false, &text));
     TRY_DONE(fetch_put_bytes(
