@@ -1,3 +1,4 @@
 # Tests that are no Criterion programs.
 include(${CMAKE_CURRENT_LIST_DIR}/fuzz/replay.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/simulation/tsan.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/golden/dump.cmake)
