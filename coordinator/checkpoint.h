@@ -55,9 +55,10 @@ int checkpoint_verify(const char *directory);
 int checkpoint_latest(const char *checkpoints, char out_directory[ORDER_PATH_BYTES],
                       int64_t *out_step);
 /* Remove partial checkpoints and temporary files, and all but the keep_last newest sound ones
- * (0: keep all). `writers`: workers may be saving now, so everything at and above the newest sound
- * checkpoint is left alone. Entries that are no step's directory are never touched. */
-int checkpoint_clean(const char *checkpoints, int64_t keep_last, bool writers);
+ * (0: keep all). Workers may be reading and writing steps from `before` on, so those, and
+ * everything at and above the newest sound checkpoint, are left alone (INT64_MAX: there are no
+ * workers, all may go). Entries that are no step's directory are never touched. */
+int checkpoint_clean(const char *checkpoints, int64_t keep_last, int64_t before);
 
 /* ---- differences ---- */
 

@@ -161,7 +161,8 @@ static int remove_checkpoint(const char *directory) {
     return 0;
 }
 
-int checkpoint_clean(const char *checkpoints, int64_t keep_last, bool writers) {
+int checkpoint_clean(const char *checkpoints, int64_t keep_last, int64_t before) {
+    bool workers = before < INT64_MAX;
     StepList list = {0};
     int rc = list_steps(checkpoints, &list);
     if (rc == ERR_NOT_FOUND)
@@ -170,7 +171,7 @@ int checkpoint_clean(const char *checkpoints, int64_t keep_last, bool writers) {
     int64_t n_sound = 0; /* seen so far, from the newest on */
     int64_t newest = -1;
     int n_removed = 0;
-    if (!writers)
+    if (!workers)
         rc = remove_files(checkpoints, false);
     for (size_t i = 0; i < list.n && rc >= 0; i++) {
         int64_t step = list.steps[i];
@@ -181,7 +182,7 @@ int checkpoint_clean(const char *checkpoints, int64_t keep_last, bool writers) {
         bool sound = check_sound(path, step) >= 0;
         bool partial = !sound && access(manifest, F_OK) < 0 && errno == ENOENT;
         bool old = keep_last > 0 && n_sound >= keep_last;
-        bool quiet = !writers || (newest >= 0 && step < newest);
+        bool quiet = !workers || (newest >= 0 && step < newest && step < before);
         if (quiet && (partial || old)) {
             TRY_DONE(remove_checkpoint(path));
             n_removed++;

@@ -243,7 +243,7 @@ static void end_outputs(Conductor *conductor) {
     if (training && conductor->options->trace && outputs_merge_traces(conductor->outputs) < 0)
         progress_say(progress, "warning", "merging the traces: %s", err_text());
     if (training && checkpoint_clean(outputs_checkpoints(conductor->outputs),
-                                     conductor->config->keep_last, false) < 0)
+                                     conductor->config->keep_last, INT64_MAX) < 0)
         progress_say(progress, "warning", "removing partial checkpoints: %s", err_text());
     if (conductor->outputs)
         outputs_event(conductor->outputs, "finished", NULL, "\"state\":\"%s\",\"exit_code\":%d",

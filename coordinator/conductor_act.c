@@ -240,15 +240,6 @@ static void act_control(Conductor *conductor, const JobAction *action) {
 
 /* ---- checkpoints, on libuv's thread pool: they read and sync files ---- */
 
-typedef struct Store {
-    uv_work_t work;
-    Conductor *conductor;
-    bool clean; /* else: commit */
-    int64_t step;
-    int rc;
-    ErrNote note;
-} Store;
-
 static void store_work(uv_work_t *work) {
     Store *store = work->data;
     const Conductor *conductor = store->conductor;
@@ -256,7 +247,7 @@ static void store_work(uv_work_t *work) {
     char folder[ORDER_PATH_BYTES + 32];
     snprintf(folder, sizeof folder, "%s/%lld", order->store_path, (long long)store->step);
     if (store->clean)
-        store->rc = checkpoint_clean(order->store_path, conductor->config->keep_last, true);
+        store->rc = checkpoint_clean(order->store_path, conductor->config->keep_last, store->step);
     else
         store->rc = checkpoint_commit(folder, order->job, store->step, &order->model,
                                       order->update.kind, order->plan.n_stages);
@@ -264,14 +255,22 @@ static void store_work(uv_work_t *work) {
         err_copy(&store->note);
 }
 
+static void store_ended(uv_work_t *work, int status);
+
+static void start_store(Conductor *conductor) {
+    if (conductor->stores)
+        uv_queue_work(&conductor->loop, &conductor->stores->work, store_work, store_ended);
+}
+
 static void store_ended(uv_work_t *work, int status) {
     Store *store = work->data;
     Conductor *conductor = store->conductor;
     (void)status;
     conductor->n_working--;
+    conductor->stores = store->next;
+    start_store(conductor);
     JobEvent event = {.kind = JOB_EV_COMMITTED, .step = store->step, .code = store->rc};
     if (store->clean) {
-        conductor->cleaning = false;
         if (store->rc < 0)
             progress_say(&conductor->progress, "warning", "removing old checkpoints: %s",
                          store->note.text);
@@ -288,9 +287,16 @@ static void store_ended(uv_work_t *work, int status) {
     free(store);
 }
 
+/* Clean below `step`, or commit the save of `step`, when those before it have ended: a cleaning
+ * would remove what a commit writes, and a commit the newest checkpoint that a cleaning keeps. */
 static void act_store(Conductor *conductor, int64_t step, bool clean) {
-    if (clean && conductor->cleaning)
-        return; /* the one under way, or a later one, will do */
+    Store **last = &conductor->stores;
+    for (; *last; last = &(*last)->next) {
+        if (clean && (*last)->clean && *last != conductor->stores) {
+            (*last)->step = step; /* one that waits will do for both */
+            return;
+        }
+    }
     Store *store = calloc(1, sizeof *store);
     if (!store) {
         conductor_fail(conductor, err_set(ERR_MEMORY, "a save"));
@@ -300,9 +306,10 @@ static void act_store(Conductor *conductor, int64_t step, bool clean) {
     store->conductor = conductor;
     store->clean = clean;
     store->step = step;
-    conductor->cleaning = conductor->cleaning || clean;
+    *last = store;
     conductor->n_working++;
-    uv_queue_work(&conductor->loop, &store->work, store_work, store_ended);
+    if (store == conductor->stores)
+        start_store(conductor);
 }
 
 static void act_drop(Conductor *conductor, const JobAction *action) {

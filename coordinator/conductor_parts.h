@@ -26,6 +26,17 @@ typedef struct DelayedAction {
     int64_t due_ms;
 } DelayedAction;
 
+/* A commit of a save, or a cleaning of checkpoints. */
+typedef struct Store {
+    uv_work_t work;
+    struct Store *next;
+    struct Conductor *conductor;
+    bool clean;
+    int64_t step;
+    int rc;
+    ErrNote note;
+} Store;
+
 typedef struct Beats { /* of one worker, by the order of JobWorker */
     int64_t attempt, busy_us, wait_us;
 } Beats;
@@ -51,7 +62,7 @@ typedef struct Conductor {
     ErrNote prepare_note;
     atomic_bool stop_preparing;
     int n_working; /* jobs on libuv's thread pool */
-    bool cleaning; /* one of them removes old checkpoints */
+    Store *stores; /* one at a time, in order; the first one is under way */
     bool planned, finishing, closed;
     int64_t finish_ms;
 

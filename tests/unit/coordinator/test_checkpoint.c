@@ -403,35 +403,41 @@ Test(checkpoint, clean_when_nobody_writes, .init = temp_enter, .fini = temp_leav
     Model model = make_model();
     fill_folder(&model);
     temp_write(".tmp-4567", "x", 1);
-    cr_assert_eq(checkpoint_clean(temp_folder, 0, false), 2, "%s", err_text());
+    cr_assert_eq(checkpoint_clean(temp_folder, 0, INT64_MAX), 2, "%s", err_text());
     static const char *const kept[] = {"10", "20", "30", "40", "50", "notes.txt", "mine"};
     for (size_t i = 0; i < 7; i++)
         cr_assert(exists(temp_folder, kept[i]), "%s", kept[i]);
     cr_assert_eq(temp_count(temp_folder, ""), 7);
     cr_assert_eq(temp_count(temp_path("30"), ".tmp-"), 0);
     cr_assert_eq(temp_count(temp_path("50"), ".tmp-"), 0);
-    cr_assert_eq(checkpoint_clean(temp_folder, 2, false), 3, "%s", err_text());
+    cr_assert_eq(checkpoint_clean(temp_folder, 2, INT64_MAX), 3, "%s", err_text());
     cr_assert(exists(temp_folder, "40") && exists(temp_folder, "50"));
     cr_assert_eq(temp_count(temp_folder, ""), 4);
     expect_latest(50);
     cr_assert_eq(checkpoint_check(temp_path("50"), &model, UPDATE_SGD), 0, "%s", err_text());
-    cr_assert_eq(checkpoint_clean(temp_path("none"), 1, false), 0);
+    cr_assert_eq(checkpoint_clean(temp_path("none"), 1, INT64_MAX), 0);
     model_done(&model);
 }
 
 Test(checkpoint, clean_beside_writers, .init = temp_enter, .fini = temp_leave) {
     Model model = make_model();
     fill_folder(&model);
-    cr_assert_eq(checkpoint_clean(temp_folder, 2, true), 4, "%s", err_text());
+    cr_assert_eq(checkpoint_clean(temp_folder, 2, 50), 4, "%s", err_text());
     cr_assert(exists(temp_folder, "40") && exists(temp_folder, "50"));
     cr_assert_eq(temp_count(temp_path("60"), ""), 5, "a save under way was touched");
     cr_assert_eq(temp_count(temp_path("50"), ".tmp-"), 1);
     expect_latest(50);
+    /* What a worker may still write, or begin with, stays whatever is newer. */
+    write_run(&(Run){.n_stages = 2, .step = 45}, &model);
+    cr_assert_eq(checkpoint_clean(temp_folder, 1, 40), 0);
+    cr_assert(exists(temp_folder, "40") && exists(temp_folder, "45"));
+    cr_assert_eq(checkpoint_clean(temp_folder, 2, 46), 1);
+    cr_assert(!exists(temp_folder, "45"));
     /* Without a sound one all may be under way. */
     cr_assert_eq(unlink(temp_path("40/manifest.json")), 0);
     cr_assert_eq(unlink(temp_path("50/manifest.json")), 0);
-    cr_assert_eq(checkpoint_clean(temp_folder, 1, true), 0);
-    cr_assert_eq(checkpoint_clean(temp_folder, 1, false), 3);
+    cr_assert_eq(checkpoint_clean(temp_folder, 1, 50), 0);
+    cr_assert_eq(checkpoint_clean(temp_folder, 1, INT64_MAX), 3);
     model_done(&model);
 }
 
@@ -440,7 +446,7 @@ Test(checkpoint, a_damaged_one_does_not_count_as_kept, .init = temp_enter, .fini
     for (int64_t step = 1; step <= 4; step++)
         cr_assert_eq(commit(&(Run){.n_stages = 1, .step = step}, &model), 0);
     cr_assert_eq(truncate(temp_path("4/model-00001-of-00001.safetensors"), 40), 0);
-    cr_assert_eq(checkpoint_clean(temp_folder, 1, false), 2);
+    cr_assert_eq(checkpoint_clean(temp_folder, 1, INT64_MAX), 2);
     cr_assert(exists(temp_folder, "3") && exists(temp_folder, "4"));
     expect_latest(3);
     model_done(&model);
@@ -456,7 +462,7 @@ Test(checkpoint, kills_leave_a_sound_one, .init = temp_enter, .fini = temp_leave
         cr_assert_geq(child, 0);
         for (int64_t step = latest + 1; child == 0; step++) {
             if (commit(&(Run){.n_stages = 2, .step = step}, &model) < 0 ||
-                checkpoint_clean(temp_folder, 1, true) < 0)
+                checkpoint_clean(temp_folder, 1, step) < 0)
                 _exit(1);
         }
         usleep(5000 + 4100u * (unsigned)turn);
@@ -470,7 +476,7 @@ Test(checkpoint, kills_leave_a_sound_one, .init = temp_enter, .fini = temp_leave
         cr_assert_geq(latest, before);
         cr_assert_eq(checkpoint_check(directory, &model, UPDATE_SGD), 0, "%s", err_text());
         cr_assert_eq(checkpoint_verify(directory), 0, "%s", err_text());
-        cr_assert_geq(checkpoint_clean(temp_folder, 1, false), 0, "%s", err_text());
+        cr_assert_geq(checkpoint_clean(temp_folder, 1, INT64_MAX), 0, "%s", err_text());
         cr_assert_eq(temp_count(temp_folder, ""), 1);
     }
     cr_assert_gt(latest, 1);
