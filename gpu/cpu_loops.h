@@ -39,6 +39,18 @@ typedef struct PoolShape {
     int32_t h, w, oh, ow, kernel, stride, pad;
 } PoolShape;
 
+/* C (m,n) = A B, or C += A B. A's element (i,k) stands at a[i * a_row + k * a_column]. */
+typedef struct SmallGemm {
+    int64_t m, n, k;
+    const float *a;
+    int64_t a_row, a_column;
+    const float *b;
+    int64_t ldb;
+    float *c;
+    int64_t ldc;
+    bool add;
+} SmallGemm;
+
 typedef struct CpuLoops {
     int32_t block; /* B */
     /* pointwise, n elements */
@@ -122,13 +134,16 @@ typedef struct CpuLoops {
     void (*softmax_scaled)(float *dz, const float *z, int64_t n, float max, float log_sum,
                            float factor);
     bool (*has_equal)(const float *z, int64_t n, float value);
-    /* p = softmax(factor * s) over n, in place, zeros in [n, n_padded); returns the row's
-     * log of the sum of exponentials */
+    /* p = softmax(factor * s) over n, in place, zeros in [n, n_padded); returns the row's log of
+     * the sum of exponentials. These two write up to the next multiple of 16 elements. */
     float (*attention_softmax)(float *s, int64_t n, int64_t n_padded, float factor);
     /* s: scores in, P out; dp in, dS = factor * P (dp - sum(P dp)) out; both zero in [n, n_padded)
      */
     void (*attention_softmax_grad)(float *s, float *dp, int64_t n, int64_t n_padded, float factor,
                                    float lse);
+    void (*small_gemm)(const SmallGemm *gemm);
+    /* out (d, ld_out) = transpose of x (t, d), rows of x ld apart; zeros in columns [t, ld_out) */
+    void (*transpose)(float *out, int64_t ld_out, const float *x, int64_t ld, int64_t t, int64_t d);
 } CpuLoops;
 
 extern const CpuLoops cpu_loops_avx512;

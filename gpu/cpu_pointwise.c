@@ -50,14 +50,14 @@ void cpu_add(Device *device, float *dst, const float *a, const float *b, int64_t
 
 void cpu_column_sums(Device *device, float *out, const float *x, int64_t n_rows, int64_t n_columns,
                      bool accumulate) {
-    int64_t n_pieces = cpu_ceil_div(n_columns, CPU_COLUMN_CHUNK);
-    CPU_PARALLEL_FOR(cpu_team(device, n_rows * n_columns))
-    for (int64_t i = 0; i < n_pieces; i++) {
-        int64_t first = i * CPU_COLUMN_CHUNK;
-        device->loops->column_sums(out + first, x + first, n_rows,
-                                   cpu_min(CPU_COLUMN_CHUNK, n_columns - first), n_columns,
-                                   accumulate);
-    }
+    int32_t team = cpu_team(device, n_rows * n_columns);
+    int64_t piece = cpu_ceil_div(cpu_ceil_div(n_columns, team), CPU_COLUMN_CHUNK);
+    piece *= CPU_COLUMN_CHUNK;
+    int64_t n_pieces = piece > 0 ? cpu_ceil_div(n_columns, piece) : 0;
+    CPU_PARALLEL_FOR(team)
+    for (int64_t i = 0; i < n_pieces; i++)
+        device->loops->column_sums(out + i * piece, x + i * piece, n_rows,
+                                   cpu_min(piece, n_columns - i * piece), n_columns, accumulate);
 }
 
 /* relu: the output tells where the gradient flows, so x may be overwritten. */
