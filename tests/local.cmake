@@ -2,3 +2,4 @@
 include(${CMAKE_CURRENT_LIST_DIR}/fuzz/replay.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/simulation/tsan.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/golden/dump.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/e2e/e2e.cmake)

@@ -92,6 +92,95 @@ Test(kill_process, random_moments_gpt, .init = e2e_enter, .fini = e2e_leave) {
     check_runs(&about, 3000, 2, E2E_ARGS(MORE_RESTARTS));
 }
 
+/* ---- at exact moments ---- */
+
+typedef struct Phase {
+    const char *name, *rules; /* of tests/e2e/fault_io.c, each done once */
+    int n_deaths;
+} Phase;
+
+/* Run the job once for each phase, in which workers are killed as its rules say. */
+static void check_phases(const Phase *phases, int n_phases, int64_t n_steps) {
+    const char *const more[] = {"--set", "steps=70", "--set", "evaluate.every_steps=30", NULL};
+    char out[32];
+    const char *job = e2e_job("mlp", e2e_mlp);
+    e2e_break_files("* write / 0 0 EIO", true); /* skips where nothing can be preloaded */
+    e2e_mend_files();
+    e2e_train_fully(job, "undisturbed", more);
+    for (int i = 0; i < n_phases; i++) {
+        snprintf(out, sizeof out, "phase%d", i);
+        e2e_break_files(phases[i].rules, true);
+        e2e_train_fully(job, out, more);
+        cr_assert(e2e_file_broke(phases[i].n_deaths - 1), "%s: nobody was killed", phases[i].name);
+        cr_assert_eq(e2e_count(out, "worker_died"), phases[i].n_deaths, "%s: %d deaths",
+                     phases[i].name, e2e_count(out, "worker_died"));
+        e2e_mend_files();
+        e2e_check_equal("undisturbed", out, n_steps);
+        e2e_check_same_rows("undisturbed", out, 0, n_steps);
+    }
+}
+
+#define N_OF(array) (int)(sizeof(array) / sizeof(array)[0])
+#define WORKER "funcpipe-worker "
+
+Test(kill_process, loading, .init = e2e_enter, .fini = e2e_leave) {
+    static const Phase phases[] = {
+        {"the first sign of life", WORKER "rename /@h.1.0 1 1 kill", 1},
+        {"behind it", WORKER "rename /@h.0.0 1 1 killed", 1},
+        {"a successor that loads the checkpoint",
+         WORKER "link /t57/+a.1-2.2 1 1 kill;" WORKER "open /50/model-00002-of-00003 1 1 kill", 2},
+        {"a successor's first sign of life",
+         WORKER "link /t57/+a.0-1.3 1 1 kill;" WORKER "open /50/update-00001-of-00003 1 1 killed",
+         2}};
+    check_phases(phases, N_OF(phases), 70);
+}
+
+Test(kill_process, phases_of_a_step, .init = e2e_enter, .fini = e2e_leave) {
+    static const Phase phases[] = {
+        {"forward, before its publication", WORKER "link /t57/+a.1-2.2 1 1 kill", 1},
+        {"behind it", WORKER "link /t57/+a.1-2.2 1 1 killed", 1},
+        {"the first instruction of all", WORKER "link /t0/+a.0-1.0 1 1 kill", 1},
+        {"a fetch", WORKER "open /t57/+a.0-1.1 1 1 kill", 1},
+        {"the loss stage", WORKER "open /t57/+a.1-2.3 1 1 killed", 1},
+        {"backward, before its publication", WORKER "link /t57/+g.1-0.3 1 1 kill", 1},
+        {"behind it", WORKER "link /t57/+g.2-1.0 1 1 killed", 1},
+        {"reduce, before its publication", WORKER "link /t57/+r.1.0 1 1 kill", 1},
+        {"behind it", WORKER "link /t57/+r.1.1 1 1 killed", 1},
+        {"reduce, the other's part", WORKER "open /t57/+r.1.0 1 1 killed", 1},
+        {"norms, before", WORKER "link /t57/+n.0.0 1 1 kill", 1},
+        {"between norms and update", WORKER "link /t57/+n.1.0 1 1 killed", 1},
+        {"update", WORKER "open /t57/+n.2.0 1 1 killed", 1},
+        {"three at one step",
+         WORKER "link /t57/+a.1-2.0 1 1 kill;" WORKER "link /t57/+r.1.1 1 1 killed;" WORKER
+                "link /t57/+n.0.0 1 1 killed",
+         3}};
+    check_phases(phases, N_OF(phases), 70);
+}
+
+Test(kill_process, phases_of_a_save, .init = e2e_enter, .fini = e2e_leave) {
+    static const Phase phases[] = {
+        {"writing", WORKER "write /checkpoints/60/.tmp- 1 1 killed", 1},
+        {"before the first file has its name", WORKER "rename /60/model-00002-of- 1 1 kill", 1},
+        {"between the files", WORKER "rename /60/model-00001-of- 1 1 killed", 1},
+        {"behind the last file", WORKER "rename /60/update-00003-of- 1 1 killed", 1},
+        {"before it says so", WORKER "link /t60/+s.1.1 1 1 kill", 1},
+        {"behind it", WORKER "link /t60/+s.0.0 1 1 killed", 1},
+        {"the last save, before it says so", WORKER "link /t70/+s.2.0 1 1 kill", 1},
+        {"behind it", WORKER "link /t70/+s.1.0 1 1 killed", 1}};
+    check_phases(phases, N_OF(phases), 70);
+}
+
+Test(kill_process, phases_of_an_evaluation, .init = e2e_enter, .fini = e2e_leave) {
+    static const Phase phases[] = {{"a forward", WORKER "link /e60.1/+a.1-2.0 1 1 kill", 1},
+                                   {"a fetch", WORKER "open /e60.0/+a.0-1.1 1 1 killed", 1},
+                                   {"its sums, before", WORKER "link /e60/+v.2.0 1 1 kill", 1},
+                                   {"its sums, behind", WORKER "link /e60/+v.2.0 1 1 killed", 1},
+                                   {"the last one", WORKER "link /e70.2/+a.1-2.1 1 1 kill", 1}};
+    check_phases(phases, N_OF(phases), 70);
+}
+
+/* ---- at random ---- */
+
 /* Saves as often as they can be, and only the newest kept: what a successor begins with is about
  * to be removed. */
 Test(kill_process, only_the_newest_save_is_kept, .init = e2e_enter, .fini = e2e_leave) {

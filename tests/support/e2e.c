@@ -246,6 +246,37 @@ void e2e_train_fully(const char *job, const char *out, const char *const *more) 
     e2e_check_clean(&run);
 }
 
+/* ---- faults ---- */
+
+void e2e_break_files(const char *rules, bool once) {
+    char path[64];
+#ifdef __SANITIZE_ADDRESS__
+    cr_skip_test("the sanitizer's library has to be the first one, so nothing can be preloaded");
+#endif
+    for (int rule = 0; rule < 8; rule++) {
+        snprintf(path, sizeof path, "broke.%d", rule);
+        remove(path);
+    }
+    setenv("LD_PRELOAD", FUNCPIPE_BINARY_DIR "/tests/libfault_io.so", 1);
+    setenv("FAULT_IO", rules, 1);
+    if (once)
+        setenv("FAULT_IO_ONCE", e2e_path("broke"), 1);
+    else
+        unsetenv("FAULT_IO_ONCE");
+}
+
+void e2e_mend_files(void) {
+    unsetenv("LD_PRELOAD");
+    unsetenv("FAULT_IO");
+    unsetenv("FAULT_IO_ONCE");
+}
+
+bool e2e_file_broke(int rule) {
+    char path[64];
+    snprintf(path, sizeof path, "broke.%d", rule);
+    return access(path, F_OK) == 0;
+}
+
 /* ---- processes ---- */
 
 char e2e_process_state(pid_t pid) {

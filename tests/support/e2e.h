@@ -63,6 +63,11 @@ int e2e_wait(E2e *run);
 int e2e_run(E2e *out_run, const char *const *args);
 /* Train to the end; the test fails unless the exit code is 0 and nothing is left behind. */
 void e2e_train_fully(const char *job, const char *out, const char *const *more);
+/* Make file operations of later runs go wrong (tests/e2e/fault_io.c): each rule once in all
+ * processes together when `once`. Skips the test where the build does not allow it (sanitizers). */
+void e2e_break_files(const char *rules, bool once);
+void e2e_mend_files(void);
+bool e2e_file_broke(int rule); /* a rule that is done once has been done */
 bool e2e_is_running(E2e *run);
 void e2e_sleep_ms(int64_t ms);
 
