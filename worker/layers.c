@@ -402,6 +402,15 @@ static int layers_receive_grads(Layers *layers, Stream *stream, MicroPlace place
     return 0;
 }
 
+/* dst += what input x of the layer handed back. */
+static int layers_add_grad(const Layers *layers, Stream *stream, const GradTarget *target,
+                           int32_t rows, void *dst, const void *dx) {
+    const DeviceOps *ops = layers->setup.ops;
+    const Value *v = &layers->model->values[target->value];
+    const size_t bytes = ops->value_bytes(layers->setup.device, v->dtype, &v->shape, rows);
+    return ops->add(stream, dst, dx, (int64_t)(bytes / sizeof(float)));
+}
+
 static int layers_backward_input(Layers *layers, Stream *stream, const LocalLayer *local,
                                  MicroPlace place, int32_t slot, OpArgs *args) {
     const DeviceOps *ops = layers->setup.ops;
@@ -419,11 +428,16 @@ static int layers_backward_input(Layers *layers, Stream *stream, const LocalLaye
     TRY(ops->op_run(local->op, stream, OP_BACKWARD_INPUT, args));
     for (int32_t x = 0; x < layer->n_inputs; x++) {
         const GradTarget *target = &local->dx[x];
-        if (target->wanted && !target->first) {
-            const Value *v = &layers->model->values[target->value];
-            size_t bytes = ops->value_bytes(layers->setup.device, v->dtype, &v->shape, place.rows);
-            TRY(ops->add(stream, layers_at(layers, &target->home, slot, place.rows), args->dx[x],
-                         (int64_t)(bytes / sizeof(float))));
+        if (target->wanted && target->same < x) {
+            TRY(layers_add_grad(layers, stream, target, place.rows, args->dx[target->same],
+                                args->dx[x]));
+        }
+    }
+    for (int32_t x = 0; x < layer->n_inputs; x++) {
+        const GradTarget *target = &local->dx[x];
+        if (target->wanted && target->same == x && !target->first) {
+            TRY(layers_add_grad(layers, stream, target, place.rows,
+                                layers_at(layers, &target->home, slot, place.rows), args->dx[x]));
         }
     }
     return 0;

@@ -41,7 +41,9 @@ typedef struct Port {
 /* Where layer input i's gradient goes. */
 typedef struct GradTarget {
     bool wanted;
-    bool first; /* write; else the op writes to scratch and it is added */
+    bool first;   /* write; else the op writes to scratch and it is added */
+    int32_t same; /* the layer's first input with the same value: theirs are added to one another
+                     before anything else, as the layer is one consumer */
     Home home;
     size_t scratch; /* offset in the adding scratch */
     int32_t value;

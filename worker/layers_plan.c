@@ -336,11 +336,8 @@ static bool plan_is_first(const Layers *layers, int32_t value, int32_t i, int32_
             return false;
         }
     }
-    const Layer *layer = layers->local[i].layer;
-    for (int32_t y = 0; y < x; y++) {
-        if (layer->inputs[y] == value) {
-            return false;
-        }
+    if (layers->local[i].dx[x].same < x) {
+        return false;
     }
     for (int32_t j = i + 1; j < layers->n_local && !own; j++) {
         for (int32_t y = 0; y < layers->local[j].layer->n_inputs; y++) {
@@ -359,6 +356,9 @@ static int plan_targets(Layers *layers, int32_t i) {
         const int32_t value = local->layer->inputs[x];
         GradTarget *target = &local->dx[x];
         target->value = value;
+        while (local->layer->inputs[target->same] != value) {
+            target->same++;
+        }
         target->wanted = layers->model->values[value].needs_grad;
         if (!target->wanted) {
             continue;

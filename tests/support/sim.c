@@ -178,6 +178,15 @@ static void *sim_worker_thread(void *arg) {
     }
 }
 
+static int sim_program_text(const Program *program, int32_t stage, char **out_text) {
+    Buf text;
+    buf_init(&text, 0);
+    TRY(program_format(program, stage, &text));
+    TRY(buf_reserve(&text, 0)); /* a replica may have nothing to do: "" */
+    *out_text = buf_take(&text, NULL);
+    return 0;
+}
+
 static int sim_prepare_worker(Sim *sim, int32_t stage, int32_t replica) {
     if (sim->n_workers == SIM_MAX_WORKERS) {
         return err_set(ERR_LIMIT, "more than %d workers", SIM_MAX_WORKERS);
@@ -195,13 +204,8 @@ static int sim_prepare_worker(Sim *sim, int32_t stage, int32_t replica) {
     worker->order.stage = stage;
     worker->order.replica = replica;
     TRY(text_copy(worker->order.store_path, sizeof worker->order.store_path, sim->result->store));
-    Buf text;
-    buf_init(&text, 0);
-    TRY(program_format(&worker->train, stage, &text));
-    worker->order.program = buf_take(&text, NULL);
-    TRY(program_format(&worker->eval, stage, &text));
-    worker->order.eval_program = buf_take(&text, NULL);
-    return 0;
+    TRY(sim_program_text(&worker->train, stage, &worker->order.program));
+    return sim_program_text(&worker->eval, stage, &worker->order.eval_program);
 }
 
 /* ---- a run ---- */

@@ -106,6 +106,8 @@ int sim_read_checkpoint(const Model *model, const char *directory, SimResult *ou
 int sim_same(const SimResult *a, const SimResult *b, bool with_losses, char *why, size_t why_bytes);
 /* Largest difference relative to the tensor's largest magnitude. */
 double sim_difference(const SimResult *a, const SimResult *b);
+/* Euclidean length of the difference of all parameters, relative to that of all parameters. */
+double sim_model_difference(const SimResult *a, const SimResult *b);
 /* Largest relative difference of the steps' losses (and evaluations'). */
 double sim_loss_difference(const SimResult *a, const SimResult *b);
 /* Each (step, micro-batch, direction) was used exactly once in the history that counts: no attempt

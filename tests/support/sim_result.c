@@ -149,6 +149,18 @@ double sim_difference(const SimResult *a, const SimResult *b) {
     return worst;
 }
 
+double sim_model_difference(const SimResult *a, const SimResult *b) {
+    double difference = 0.0, size = 0.0;
+    for (int32_t p = 0; p < a->n_params && p < b->n_params; p++) {
+        for (int64_t i = 0; i < a->sizes[p] && i < b->sizes[p]; i++) {
+            double x = (double)a->params[p][i], y = (double)b->params[p][i];
+            difference += (x - y) * (x - y);
+            size += x * x;
+        }
+    }
+    return sqrt(difference / size);
+}
+
 static double sim_relative(double a, double b) {
     return a == b ? 0.0 : fabs(a - b) / fmax(fabs(a), fabs(b));
 }
