@@ -21,7 +21,8 @@ enum {
     FLAG_OVERWRITE = 1 << 4,
     FLAG_JOB = 1 << 5,
     FLAG_JSON = 1 << 6,
-    FLAG_HELP = 1 << 7
+    FLAG_HELP = 1 << 7,
+    FLAG_BRIEF = 1 << 8
 };
 
 typedef struct Flag {
@@ -34,7 +35,8 @@ static const Flag flags[] = {
     {"--out", FLAG_OUT, true},      {"--resume", FLAG_RESUME, true},
     {"--set", FLAG_SET, true},      {"--job", FLAG_JOB, true},
     {"--trace", FLAG_TRACE, false}, {"--overwrite", FLAG_OVERWRITE, false},
-    {"--json", FLAG_JSON, false},   {"--help", FLAG_HELP, false},
+    {"--json", FLAG_JSON, false},   {"--brief", FLAG_BRIEF, false},
+    {"--help", FLAG_HELP, false},
 };
 enum { N_FLAGS = sizeof flags / sizeof flags[0] };
 
@@ -92,11 +94,12 @@ static const char eval_help[] =
     "  funcpipe eval funcpipe-out/digits/checkpoints/300 --set evaluate.samples=1000\n";
 
 static const char plan_help[] =
-    "usage: funcpipe plan JOB.json [--set PATH=VALUE]... [--json]\n"
+    "usage: funcpipe plan JOB.json [--set PATH=VALUE]... [--brief] [--json]\n"
     "\n"
     "Make the plan of a job without running it: stages with their layers and parameters, bytes\n"
     "on every edge, replicas, each worker's program, and what the relay carries and holds.\n"
     "A cut that is \"auto\" is balanced by measuring the layers on this machine.\n"
+    "--brief leaves the programs out.\n"
     "\n"
     "examples:\n"
     "  funcpipe plan job.json\n"
@@ -128,8 +131,8 @@ static const Command commands[] = {
      "run a training job", train_help},
     {"eval", cli_eval, FLAG_JOB | FLAG_SET | FLAG_JSON | FLAG_HELP, 1, 1, "evaluate a checkpoint",
      eval_help},
-    {"plan", cli_plan, FLAG_SET | FLAG_JSON | FLAG_HELP, 1, 1, "show how a job would run",
-     plan_help},
+    {"plan", cli_plan, FLAG_SET | FLAG_BRIEF | FLAG_JSON | FLAG_HELP, 1, 1,
+     "show how a job would run", plan_help},
     {"model", cli_model, FLAG_SET | FLAG_JSON | FLAG_HELP, 2, 2, "inspect a model", model_help},
     {"diff", cli_diff, FLAG_JSON | FLAG_HELP, 2, 2, "compare two checkpoints", diff_help},
     {"version", cli_version, FLAG_JSON | FLAG_HELP, 0, 0, "print the version", version_help},
@@ -191,6 +194,9 @@ static int apply_flag(const Flag *flag, const char *value, CliArgs *args) {
         return 0;
     case FLAG_JSON:
         args->json = true;
+        return 0;
+    case FLAG_BRIEF:
+        args->brief = true;
         return 0;
     default:
         args->help = true;

@@ -13,7 +13,7 @@ typedef struct CliArgs {
     ConfigSet sets[CLI_MAX_SETS];
     int n_sets;
     char *set_texts[CLI_MAX_SETS]; /* owned: PATH and TEXT stand in them */
-    bool overwrite, trace, json, help;
+    bool overwrite, trace, json, brief, help;
 } CliArgs;
 
 /* Each command: run, return the exit code. The error note says what went wrong when *out_error. */

@@ -198,7 +198,7 @@ int cli_plan(const CliArgs *args, int *out_error) {
     if (args->json) {
         rc = cli_print_json(plan_to_json(&plan));
     } else {
-        rc = plan_describe(&plan, &config, &text);
+        rc = plan_describe(&plan, &config, !args->brief, &text);
         if (rc >= 0)
             fputs(buf_string(&text), stdout);
     }

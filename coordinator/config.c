@@ -268,6 +268,8 @@ static int parse_relay(JsonObject *root, const char *folder, JobConfig *config) 
 static int parse_name(JsonObject *root, Order *order) {
     int64_t version = 0;
     const char *name = NULL;
+    const char *schema = NULL; /* for editors only */
+    TRY(json_opt_string(root, "$schema", &schema));
     TRY(json_get_i64(root, "version", 0, INT32_MAX, &version));
     if (version != CONFIG_VERSION)
         return err_set(ERR_UNSUPPORTED, "$.version: %lld, but this program reads version %d",

@@ -51,7 +51,7 @@ int plan_pin(const Plan *plan, JobConfig *config);
 
 cJSON *plan_to_json(const Plan *plan); /* NULL when out of memory */
 int plan_parse(const cJSON *value, const char *path, Plan *out_plan);
-/* For people: stages, layers, parameters, bytes on every edge, replicas, programs. */
-int plan_describe(const Plan *plan, const JobConfig *config, Buf *out_text);
+/* For people: stages, layers, parameters, bytes on every edge, replicas, and the programs. */
+int plan_describe(const Plan *plan, const JobConfig *config, bool with_programs, Buf *out_text);
 
 #endif

@@ -194,7 +194,8 @@ static int describe_edges(const Model *model, const Stage *stage, int32_t micro_
     return 0;
 }
 
-static int describe_stage(const Plan *plan, const Model *model, const Stage *stage, Buf *text) {
+static int describe_stage(const Plan *plan, const Model *model, const Stage *stage,
+                          bool with_programs, Buf *text) {
     int64_t n_params = 0;
     int32_t index = stage->index;
     for (int32_t i = 0; i < stage->n_params; i++)
@@ -208,7 +209,7 @@ static int describe_stage(const Plan *plan, const Model *model, const Stage *sta
         TRY(buf_printf(text, ", %.0f us a micro-batch", plan->stage_us[index]));
     TRY(buf_text(text, plan->spec.recompute[index] ? ", recomputes\n" : "\n"));
     TRY(describe_edges(model, stage, plan->spec.micro_rows, text));
-    for (int32_t i = 0; i < plan->n_workers; i++) {
+    for (int32_t i = 0; with_programs && i < plan->n_workers; i++) {
         const PlanWorker *worker = &plan->workers[i];
         if (worker->stage == index)
             TRY(buf_printf(text, "  %d.%d: %s\n", index, worker->replica, worker->program));
@@ -216,7 +217,7 @@ static int describe_stage(const Plan *plan, const Model *model, const Stage *sta
     return 0;
 }
 
-int plan_describe(const Plan *plan, const JobConfig *config, Buf *out_text) {
+int plan_describe(const Plan *plan, const JobConfig *config, bool with_programs, Buf *out_text) {
     static const char *const ways[] = {"as given", "balanced by measured time",
                                        "balanced by floating-point operations"};
     const PlanSpec *spec = &plan->spec;
@@ -238,7 +239,7 @@ int plan_describe(const Plan *plan, const JobConfig *config, Buf *out_text) {
     for (int32_t i = 0; i < spec->n_stages; i++) {
         Stage stage;
         TRY(stage_init(&stage, model, spec->ends, spec->n_stages, i));
-        int rc = describe_stage(plan, model, &stage, out_text);
+        int rc = describe_stage(plan, model, &stage, with_programs, out_text);
         stage_done(&stage);
         TRY(rc);
     }

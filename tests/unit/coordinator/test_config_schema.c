@@ -1,0 +1,231 @@
+/* docs/job.schema.json and the parser must know the same keys. The schema has, for each object, an
+ * example that uses all its keys (or several that do together): the parser must know them all, and
+ * must refuse others; and what the parser writes must be in the schema. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "coordinator/config.h"
+#include "coordinator/schedule.h"
+#include "coordinator/zoo.h"
+#include "core/err.h"
+
+static const char base[] =
+    "{\"version\": 1, \"name\": \"job\", \"model\": {\"zoo\": \"mlp\", \"options\": "
+    "{\"input\": [8], \"hidden\": [16], \"classes\": 3}}, \"data\": {\"train\": {\"kind\": "
+    "\"generated\", \"samples\": 100}, \"eval\": {\"kind\": \"generated\", \"samples\": 50}}, "
+    "\"batch\": 32, \"steps\": 3, \"update\": {\"kind\": \"sgd\", \"lr\": 0.1}}";
+
+static cJSON *schema;
+static const cJSON *defs;
+
+static void load_schema(void) {
+    cr_assert_eq(json_parse_file(FUNCPIPE_SOURCE_DIR "/docs/job.schema.json", 1 << 20, &schema), 0,
+                 "%s", err_text());
+    defs = cJSON_GetObjectItem(schema, "$defs");
+    cr_assert_not_null(defs);
+}
+
+static void free_schema(void) {
+    cJSON_Delete(schema);
+}
+
+TestSuite(config_schema, .init = load_schema, .fini = free_schema);
+
+static const cJSON *def(const char *name) {
+    const cJSON *found = cJSON_GetObjectItem(defs, name);
+    cr_assert_not_null(found, "no $defs.%s", name);
+    return found;
+}
+
+static const cJSON *properties_of(const cJSON *object) {
+    const cJSON *properties = cJSON_GetObjectItem(object, "properties");
+    cr_assert_not_null(properties);
+    cr_assert(cJSON_IsFalse(cJSON_GetObjectItem(object, "additionalProperties")));
+    return properties;
+}
+
+/* Parse the base with `value` (JSON text) at `path`; the error note, or "". */
+static const char *parse_with(const char *path, const char *value) {
+    JobConfig config;
+    ConfigSet set = {path, value};
+    if (config_parse("job", base, strlen(base), "/", &set, 1, 0, &config) < 0)
+        return err_text();
+    config_done(&config);
+    return "";
+}
+
+static void known(const char *path, const cJSON *value) {
+    Buf text;
+    buf_init(&text, 0);
+    cr_assert_eq(json_format(value, false, &text), 0);
+    const char *note = parse_with(path, text.data);
+    cr_expect_null(strstr(note, "unknown key"), "%s = %s: %s", path, text.data, note);
+    cr_expect_null(strstr(note, "expected one of the keys 'zoo'"), "%s: %s", path, note);
+    buf_done(&text);
+}
+
+/* The object `name` of the schema stands at `path` of a job: its examples use all of its keys and
+ * the parser knows them; one more is refused. */
+static void agree(const char *name, const char *path) {
+    const cJSON *object = def(name);
+    const cJSON *properties = properties_of(object);
+    const cJSON *examples = cJSON_GetObjectItem(object, "examples");
+    const cJSON *example = NULL;
+    const cJSON *property = NULL;
+    cr_assert(cJSON_IsArray(examples), "%s has no examples", name);
+    cJSON_ArrayForEach(property, properties) {
+        bool used = false;
+        cJSON_ArrayForEach(example, examples) {
+            used = used || cJSON_GetObjectItemCaseSensitive(example, property->string);
+        }
+        cr_expect(used, "%s: no example uses '%s'", name, property->string);
+    }
+    cJSON_ArrayForEach(example, examples) {
+        known(path, example);
+        cJSON *more = cJSON_Duplicate(example, true);
+        cJSON_AddNumberToObject(more, "zzzz", 1);
+        Buf text;
+        buf_init(&text, 0);
+        cr_assert_eq(json_format(more, false, &text), 0);
+        const char *note = parse_with(path, text.data);
+        cr_expect(strstr(note, "unknown key 'zzzz'"), "%s with a foreign key: '%s'", path, note);
+        buf_done(&text);
+        cJSON_Delete(more);
+    }
+}
+
+Test(config_schema, sections_agree) {
+    static const char *const sections[] = {"data",     "save",     "evaluate", "plan",
+                                           "platform", "timeouts", "limits"};
+    char name[64];
+    for (size_t i = 0; i < sizeof sections / sizeof sections[0]; i++) {
+        snprintf(name, sizeof name, "section_%s", sections[i]);
+        agree(name, sections[i]);
+    }
+}
+
+Test(config_schema, kinds_of_data_agree) {
+    agree("data_idx", "data.train");
+    agree("data_npy", "data.train");
+    agree("data_tokens", "data.train");
+    agree("data_generated", "data.eval");
+}
+
+Test(config_schema, updates_agree) {
+    agree("update_sgd", "update");
+    agree("update_adamw", "update");
+    agree("schedule_constant", "update.schedule");
+    agree("schedule_cosine", "update.schedule");
+    agree("schedule_linear", "update.schedule");
+    agree("schedule_step", "update.schedule");
+}
+
+Test(config_schema, models_agree) {
+    int n = 0;
+    const char *const *names = zoo_names(&n);
+    char name[64];
+    agree("model_file", "model");
+    agree("model_inline", "model");
+    for (int i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "model_%s", names[i]);
+        agree(name, "model");
+        snprintf(name, sizeof name, "options_%s", names[i]);
+        Model model;
+        const cJSON *example = cJSON_GetArrayItem(cJSON_GetObjectItem(def(name), "examples"), 0);
+        cr_expect_eq(cJSON_GetArraySize(example), cJSON_GetArraySize(properties_of(def(name))));
+        cr_expect_eq(zoo_build(names[i], example, "$", &model), 0, "%s", err_text());
+        model_done(&model);
+    }
+}
+
+Test(config_schema, schedules_are_all_there) {
+    const cJSON *schedule = cJSON_GetObjectItem(properties_of(def("section_plan")), "schedule");
+    const cJSON *names = cJSON_GetObjectItem(schedule, "enum");
+    cr_assert_eq(cJSON_GetArraySize(names), SCHEDULE_N);
+    for (int i = 0; i < SCHEDULE_N; i++)
+        cr_expect_str_eq(cJSON_GetArrayItem(names, i)->valuestring, schedule_names[i]);
+}
+
+/* Every key of `value` must be in the schema's object. */
+static void covered(const cJSON *value, const cJSON *object, const char *where);
+
+static const cJSON *resolve(const cJSON *part) {
+    const cJSON *reference = cJSON_GetObjectItem(part, "$ref");
+    return reference ? def(reference->valuestring + strlen("#/$defs/")) : part;
+}
+
+/* Of several forms, the one whose constants fit and that has all the keys. */
+static const cJSON *choose(const cJSON *value, const cJSON *part) {
+    part = resolve(part);
+    const cJSON *forms = cJSON_GetObjectItem(part, "oneOf");
+    const cJSON *form = NULL;
+    cJSON_ArrayForEach(form, forms) {
+        const cJSON *candidate = resolve(form);
+        const cJSON *properties = cJSON_GetObjectItem(candidate, "properties");
+        const cJSON *item = NULL;
+        bool fits = properties != NULL;
+        cJSON_ArrayForEach(item, value) {
+            const cJSON *property =
+                item->string ? cJSON_GetObjectItem(properties, item->string) : NULL;
+            const cJSON *constant = cJSON_GetObjectItem(property, "const");
+            fits = fits && property && (!constant || cJSON_Compare(constant, item, true));
+        }
+        if (fits)
+            return candidate;
+    }
+    return part;
+}
+
+static void covered(const cJSON *value, const cJSON *object, const char *where) {
+    const cJSON *item = NULL;
+    object = choose(value, object);
+    const cJSON *properties = cJSON_GetObjectItem(object, "properties");
+    cJSON_ArrayForEach(item, value) {
+        char path[256];
+        snprintf(path, sizeof path, "%s.%s", where, item->string);
+        const cJSON *property = cJSON_GetObjectItemCaseSensitive(properties, item->string);
+        cr_expect_not_null(property, "%s is not in the schema", path);
+        if (property && cJSON_IsObject(item))
+            covered(item, property, path);
+        if (property && cJSON_IsArray(item) && cJSON_IsObject(item->child)) {
+            const cJSON *element = NULL;
+            cJSON_ArrayForEach(element, item) {
+                covered(element, cJSON_GetObjectItem(property, "items"), path);
+            }
+        }
+    }
+}
+
+static void resolved_is_covered(const ConfigSet *sets, int n_sets) {
+    JobConfig config;
+    cr_assert_eq(config_parse("job", base, strlen(base), "/", sets, n_sets, 0, &config), 0, "%s",
+                 err_text());
+    cJSON *root = config_to_json(&config);
+    covered(root, schema, "$");
+    cJSON_Delete(root);
+    config_done(&config);
+}
+
+Test(config_schema, resolved_jobs_are_covered) {
+    static const ConfigSet all[] = {{"save", "{\"every_steps\": 2, \"every\": \"1h\"}"},
+                                    {"evaluate.every_steps", "2"},
+                                    {"update", "{\"kind\": \"adamw\", \"lr\": 1}"}};
+    static const ConfigSet cnn[] = {{"model", "{\"zoo\": \"cnn\"}"}, {"data.eval", "null"}};
+    static const ConfigSet gpt[] = {
+        {"model", "{\"zoo\": \"tiny_gpt\"}"},
+        {"data", "{\"train\": {\"kind\": \"generated\", \"samples\": 50, \"tokens\": true}}"}};
+    resolved_is_covered(NULL, 0);
+    resolved_is_covered(all, 3);
+    resolved_is_covered(cnn, 2);
+    resolved_is_covered(gpt, 2);
+}
+
+Test(config_schema, top_level_agrees) {
+    const cJSON *property = NULL;
+    cJSON_ArrayForEach(property, properties_of(schema)) {
+        const char *note = parse_with(property->string, "{}"); /* of a wrong type, but known */
+        cr_expect_null(strstr(note, "unknown key"), "%s", note);
+    }
+    cr_expect(strstr(parse_with("zzzz", "1"), "$: unknown key 'zzzz'"));
+}

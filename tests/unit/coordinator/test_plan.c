@@ -1,0 +1,293 @@
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "coordinator/plan.h"
+#include "core/err.h"
+#include "core/program.h"
+
+static const char base[] =
+    "{\"version\": 1, \"name\": \"job\","
+    " \"model\": {\"zoo\": \"mlp\", \"options\": {\"input\": [8], \"hidden\": [16, 16, 16],"
+    "                                            \"classes\": 3}},"
+    " \"data\": {\"train\": {\"kind\": \"generated\", \"samples\": 100},"
+    "            \"eval\": {\"kind\": \"generated\", \"samples\": 50}},"
+    " \"batch\": 32, \"micro_batch\": 8, \"steps\": 3000,"
+    " \"update\": {\"kind\": \"sgd\", \"lr\": 0.1}}";
+
+static JobConfig load(const ConfigSet *sets, int n_sets) {
+    JobConfig config;
+    cr_assert_eq(config_parse("job.json", base, strlen(base), "/", sets, n_sets, 0, &config), 0,
+                 "%s", err_text());
+    return config;
+}
+
+static JobConfig with(const char *path, const char *text) {
+    ConfigSet set = {path, text};
+    return load(&set, 1);
+}
+
+static Plan make(const JobConfig *config, const Profile *profile) {
+    Plan plan;
+    cr_assert_eq(plan_make(config, profile, &plan), 0, "%s", err_text());
+    return plan;
+}
+
+Test(plan, one_stage_is_the_whole_model) {
+    JobConfig config = load(NULL, 0);
+    Plan plan = make(&config, NULL);
+    cr_expect_eq(plan.spec.n_stages, 1);
+    cr_expect_eq(plan.spec.ends[0], config.order.model.n_layers);
+    cr_expect_eq(plan.n_workers, 1);
+    cr_expect_eq(plan.balance, PLAN_GIVEN);
+    cr_expect_str_eq(plan.workers[0].program, "F0 B0 F1 B1 F2 B2 F3 B3 R U");
+    cr_expect_str_eq(plan.workers[0].eval_program, "F0 F1 F2 F3");
+    cr_expect_eq(plan.save_every, 1000, "at least every 1000 steps");
+    plan_done(&plan);
+    config_done(&config);
+}
+
+Test(plan, cuts_by_layer_names) {
+    JobConfig config = with("plan.cut", "[\"relu1\", \"relu2\"]");
+    Plan plan = make(&config, NULL);
+    cr_expect_eq(plan.spec.n_stages, 3);
+    cr_expect_eq(plan.spec.ends[0], 2);
+    cr_expect_eq(plan.spec.ends[1], 4);
+    cr_expect_not_null(strstr(plan.workers[0].program, ">a0"));
+    cr_expect_not_null(strstr(plan.workers[1].program, "<a0"));
+    cr_expect_null(strstr(plan.workers[0].program, "<a0"));
+    plan_done(&plan);
+    config_done(&config);
+}
+
+Test(plan, balances_by_measured_time) {
+    double forward[8] = {1, 0, 1, 0, 1, 0, 1, 20};
+    double backward[8] = {0};
+    Profile profile = {8, forward, backward, "avx2"};
+    JobConfig config = with("plan.stages", "2");
+    cr_assert_eq(config.order.model.n_layers, 8);
+    Plan plan = make(&config, &profile);
+    cr_expect_eq(plan.balance, PLAN_MEASURED);
+    cr_expect_eq(plan.spec.ends[0], 7, "the slow layer alone");
+    cr_expect_str_eq(plan.spec.isa, "avx2", "pinned");
+    cr_expect_float_eq(plan.stage_us[1], 20, 1e-9);
+    plan_done(&plan);
+    plan = make(&config, NULL);
+    cr_expect_eq(plan.balance, PLAN_FLOPS);
+    cr_expect_str_eq(plan.spec.isa, "auto");
+    plan_done(&plan);
+    profile.n_layers = 7;
+    cr_expect_eq(plan_make(&config, &profile, &plan), ERR_ARGUMENT);
+    config_done(&config);
+}
+
+Test(plan, replicas_share_the_micro_batches) {
+    static const ConfigSet sets[] = {{"plan.cut", "[4]"}, {"plan.replicas", "[1, 2]"}};
+    JobConfig config = load(sets, 2);
+    Plan plan = make(&config, NULL);
+    cr_expect_eq(plan.n_workers, 3);
+    const PlanWorker *second = plan_worker(&plan, 1, 1);
+    cr_assert_not_null(second);
+    cr_expect_not_null(strstr(second->program, "F1"));
+    cr_expect_null(strstr(second->program, "F0"));
+    cr_expect_null(plan_worker(&plan, 1, 2));
+    JobConfig alone = with("plan.cut", "[4]");
+    Plan without = make(&alone, NULL);
+    cr_expect_gt(plan.step_bytes, without.step_bytes, "gradients are summed through the relay");
+    plan_done(&without);
+    config_done(&alone);
+    plan_done(&plan);
+    config_done(&config);
+}
+
+Test(plan, every_number_of_stages_up_to_the_layers) {
+    for (int stages = 1; stages <= 8; stages++) {
+        for (int schedule = 0; schedule < 2; schedule++) {
+            char text[16];
+            snprintf(text, sizeof text, "%d", stages);
+            ConfigSet sets[] = {{"plan.stages", text},
+                                {"plan.schedule", schedule ? "gpipe" : "1f1b"},
+                                {"plan.recompute", stages % 2 ? "true" : "false"}};
+            JobConfig config = load(sets, 3);
+            Plan plan = make(&config, NULL);
+            cr_expect_eq(plan.spec.n_stages, stages);
+            cr_expect_eq(plan.spec.ends[stages - 1], 8);
+            plan_done(&plan);
+            config_done(&config);
+        }
+    }
+}
+
+Test(plan, saves_before_the_relay_is_full) {
+    static const ConfigSet tight[] = {{"plan.stages", "2"}, {"limits.relay", "200kB"}};
+    JobConfig config = load(tight, 2);
+    Plan plan = make(&config, NULL);
+    cr_expect_gt(plan.save_every, 0);
+    cr_expect_lt(plan.save_every, 1000);
+    cr_expect_leq(plan.held_bytes, 200000);
+    plan_done(&plan);
+    config_done(&config);
+    static const ConfigSet wide[] = {
+        {"plan.stages", "2"}, {"limits.relay", "200kB"}, {"save.every_steps", "1000"}};
+    config = load(wide, 3);
+    cr_expect_eq(plan_make(&config, NULL, &plan), ERR_INFEASIBLE);
+    cr_expect(strstr(err_text(), "save.every_steps"), "%s", err_text());
+    config_done(&config);
+    static const ConfigSet nothing[] = {{"plan.stages", "2"}, {"limits.relay", "1kB"}};
+    config = load(nothing, 2);
+    cr_expect_eq(plan_make(&config, NULL, &plan), ERR_INFEASIBLE);
+    config_done(&config);
+}
+
+Test(plan, json_reads_back) {
+    static const ConfigSet sets[] = {{"plan.cut", "[2, 4]"}, {"plan.replicas", "[1, 3, 2]"}};
+    double times[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    Profile profile = {8, times, times, "sse41"};
+    JobConfig config = load(sets, 2);
+    Plan plan = make(&config, &profile);
+    Plan again;
+    Buf first;
+    Buf second;
+    buf_init(&first, 0);
+    buf_init(&second, 0);
+    cJSON *root = plan_to_json(&plan);
+    cr_assert_eq(json_format(root, true, &first), 0);
+    cr_assert_eq(plan_parse(root, "$", &again), 0, "%s", err_text());
+    cJSON_Delete(root);
+    root = plan_to_json(&again);
+    cr_assert_eq(json_format(root, true, &second), 0);
+    cJSON_Delete(root);
+    cr_expect_str_eq(first.data, second.data);
+    plan_done(&again);
+    plan_done(&plan);
+    config_done(&config);
+    buf_done(&first);
+    buf_done(&second);
+}
+
+Test(plan, json_that_is_no_plan) {
+    JobConfig config = with("plan.stages", "2");
+    Plan plan = make(&config, NULL);
+    Plan again;
+    static const char *const paths[] = {"version", "workers", "plan.ends", "balanced",
+                                        "step_bytes"};
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+        cJSON *root = plan_to_json(&plan);
+        cr_assert_eq(json_set(root, paths[i], "[7]"), 0);
+        cr_expect_lt(plan_parse(root, "$", &again), 0, "%s", paths[i]);
+        cJSON_Delete(root);
+    }
+    cJSON *root = plan_to_json(&plan);
+    cJSON *workers = cJSON_GetObjectItem(root, "workers");
+    cJSON_ReplaceItemInArray(workers, 1, cJSON_Duplicate(cJSON_GetArrayItem(workers, 0), true));
+    cr_expect_eq(plan_parse(root, "$", &again), ERR_FORMAT);
+    cr_expect(strstr(err_text(), "twice"), "%s", err_text());
+    cJSON_Delete(root);
+    plan_done(&plan);
+    config_done(&config);
+}
+
+Test(plan, a_pinned_job_makes_the_same_plan) {
+    double times[8] = {1, 9, 1, 1, 1, 1, 1, 1};
+    Profile profile = {8, times, times, "avx2"};
+    JobConfig config = with("plan.stages", "3");
+    Plan plan = make(&config, &profile);
+    cr_assert_eq(plan_pin(&plan, &config), 0);
+    Plan again = make(&config, NULL);
+    cr_expect_arr_eq(plan.spec.ends, again.spec.ends, 3 * sizeof(int32_t));
+    cr_expect_str_eq(again.spec.isa, "avx2");
+    cr_expect_eq(again.save_every, plan.save_every);
+    for (int i = 0; i < 3; i++)
+        cr_expect_str_eq(again.workers[i].program, plan.workers[i].program);
+    plan_done(&again);
+    plan_done(&plan);
+    config_done(&config);
+}
+
+Test(plan, describes_itself) {
+    JobConfig config = with("plan.cut", "[4]");
+    Plan plan = make(&config, NULL);
+    Buf text;
+    buf_init(&text, 0);
+    cr_assert_eq(plan_describe(&plan, &config, true, &text), 0);
+    cr_expect(strstr(text.data, "stage 0: layers 0 to 3 (fc1 .. relu2)"), "%s", text.data);
+    cr_expect(strstr(text.data, "to stage 1: 512 B forward, 512 B back"), "%s", text.data);
+    cr_expect(strstr(text.data, "a save every 1000 steps"), "%s", text.data);
+    cr_expect(strstr(text.data, "1.0: <a0"), "%s", text.data);
+    buf_done(&text);
+    plan_done(&plan);
+    config_done(&config);
+}
+
+/* ---- asking the worker ---- */
+
+static char script[64];
+
+/* A worker that is a shell script. */
+static const char *fake(const char *body) {
+    snprintf(script, sizeof script, "/tmp/funcpipe-test-XXXXXX");
+    int fd = mkstemp(script);
+    cr_assert_geq(fd, 0);
+    dprintf(fd, "#!/bin/sh\n%s\n", body);
+    fchmod(fd, 0700);
+    close(fd);
+    return script;
+}
+
+Test(profile, asks_the_worker) {
+    JobConfig config = with("plan.stages", "2");
+    Profile profile;
+    const char *path = fake("cat >/dev/null; echo '{\"isa\":\"sse41\",\"layers\":["
+                            "{\"forward_us\":1.5,\"backward_us\":2},{\"forward_us\":1,"
+                            "\"backward_us\":2}]}'");
+    cr_assert_eq(plan_profile(&config, path, 20000, NULL, &profile), 0, "%s", err_text());
+    cr_expect_eq(profile.n_layers, 2);
+    cr_expect_float_eq(profile.forward_us[0], 1.5, 0);
+    cr_expect_str_eq(profile.isa, "sse41");
+    profile_done(&profile);
+    unlink(path);
+    config_done(&config);
+    config = load(NULL, 0); /* one stage: only the instruction set */
+    path = fake("test \"$1\" = --isa && echo avx2");
+    cr_assert_eq(plan_profile(&config, path, 20000, NULL, &profile), 0, "%s", err_text());
+    cr_expect_eq(profile.n_layers, 0);
+    cr_expect_str_eq(profile.isa, "avx2");
+    unlink(path);
+    config_done(&config);
+}
+
+Test(profile, says_what_went_wrong) {
+    static const struct {
+        const char *body;
+        int code;
+        const char *words;
+    } cases[] = {{"exit 3", ERR_WORKER, "status 3"},
+                 {"kill -9 $$", ERR_WORKER, "signal 9"},
+                 {"exec sleep 100", ERR_TIMEOUT, "did not answer in time"},
+                 {"echo nonsense", ERR_FORMAT, "profile"},
+                 {"echo '{\"isa\":\"avx2\"}'", ERR_FORMAT, "layers"}};
+    JobConfig config = with("plan.stages", "2");
+    Profile profile;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *path = fake(cases[i].body);
+        cr_expect_eq(plan_profile(&config, path, i == 2 ? 300 : 20000, NULL, &profile),
+                     cases[i].code, "%s: %s", cases[i].body, err_text());
+        cr_expect(strstr(err_text(), cases[i].words), "%s", err_text());
+        unlink(path);
+    }
+    cr_expect_eq(plan_profile(&config, "/no/such/worker", 1000, NULL, &profile), ERR_NOT_FOUND);
+    config_done(&config);
+}
+
+Test(profile, can_be_stopped) {
+    JobConfig config = with("plan.stages", "2");
+    Profile profile;
+    atomic_bool stop = true;
+    const char *path = fake("exec sleep 100");
+    cr_expect_eq(plan_profile(&config, path, 100000, &stop, &profile), ERR_CANCELLED);
+    unlink(path);
+    config_done(&config);
+}
