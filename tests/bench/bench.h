@@ -1,0 +1,53 @@
+/* What the benchmarks share: figures, medians, and how busy the rest of the machine was.
+ *
+ * A figure is a number with a goal, and most are ratios of two sides measured in one run, in turns,
+ * so that both see the same machine. It is printed as one line on stdout,
+ *
+ *     pipeline/two-stages 1.78 x goal >= 1.7 ok        (or MISSED)
+ *
+ * or, with --json, {"name": "pipeline/two-stages", "value": 1.78, "unit": "x", "at_least": true,
+ * "goal": 1.7, "ok": true}. What explains a figure goes to stderr, indented. */
+#ifndef FUNCPIPE_TESTS_BENCH_H
+#define FUNCPIPE_TESTS_BENCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { BENCH_MAX_ROUNDS = 64 };
+
+/* Options and names from the command line; a program's exit status is bench_end(). */
+void bench_begin(int argc, char **argv);
+int bench_end(void); /* 0: all goals held, 1: one was missed */
+/* Was this figure asked for? Names and their beginnings up to a '/' count; none: all. */
+bool bench_wanted(const char *name);
+void bench_print(const char *name, double value, int digits, const char *unit, bool at_least,
+                 double goal);
+void bench_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Print the error note and end with status 2: nothing was measured. */
+void bench_die(const char *doing) __attribute__((noreturn));
+/* bench_die when a call failed. */
+void bench_must(int rc, const char *doing);
+
+double bench_median(const double *values, int n);
+
+/* Processor time that other processes took meanwhile, as a share of one processor. Of own children
+ * only those that have been waited for count as own; own_s: time of others known to be own. It
+ * begins at a quiet moment; a program waits BENCH_PATIENCE_S seconds (60) for such in all. */
+typedef struct BenchNoise {
+    double wall_s, busy_s, own_s;
+} BenchNoise;
+void bench_noise_begin(BenchNoise *noise);
+double bench_noise_end(const BenchNoise *noise, double own_s);
+
+/* Rounds of a comparison, each with both sides and its noise. */
+typedef struct BenchRounds {
+    int n;
+    double value[BENCH_MAX_ROUNDS], noise[BENCH_MAX_ROUNDS];
+} BenchRounds;
+void bench_round(BenchRounds *rounds, double value, double noise);
+/* Enough: `wanted` quiet rounds, or three times as many as wanted in all. */
+bool bench_enough(const BenchRounds *rounds, int wanted);
+/* Median of the quiet rounds; of all (and a note) where fewer than three were quiet. */
+double bench_conclude(const BenchRounds *rounds, const char *name);
+
+#endif

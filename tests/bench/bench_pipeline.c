@@ -1,0 +1,121 @@
+/* Pipelines of real worker processes over the file relay.
+ *
+ *     pipeline/two-stages           a convolutional network on two workers of one thread each
+ *                                   against the same on one worker: ratio of samples per second
+ *     pipeline/four-stages-emulated layers that only sleep, F = B, four stages: step time over the
+ *                                   least there can be, (M + S - 1) (F + B)
+ */
+#include <stdio.h>
+
+#include "core/err.h"
+#include "tests/bench/bench.h"
+#include "tests/bench/work.h"
+
+enum { BATCH = 128, MICRO = 8, N_WARM = 3, N_STEPS = 10, N_ROUNDS = 7, MAX_STEPS = 64 };
+enum { DELAY_MS = 8, DELAY_STAGES = 4 };
+
+static double measure(Work *work) {
+    double ms[MAX_STEPS];
+    work_run(work);
+    int n = work_step_ms(work, N_WARM, ms, MAX_STEPS);
+    return bench_median(ms, n);
+}
+
+static void two_stages(void) {
+    static const char name[] = "pipeline/two-stages";
+    static const char options[] = "{\"image\":[3,32,32],\"channels\":[32,64],\"blocks\":2}";
+    Work one;
+    Work two;
+    BenchRounds rounds = {0};
+    double ms[2][BENCH_MAX_ROUNDS];
+    work_init_zoo(&one, "cnn", options, 10 * BATCH);
+    work_init_zoo(&two, "cnn", options, 10 * BATCH);
+    work_batch(&one, BATCH, MICRO);
+    work_batch(&two, BATCH, MICRO);
+    work_steps(&one, N_WARM + N_STEPS);
+    work_steps(&two, N_WARM + N_STEPS);
+    two.hoist = 1;
+    double balance = work_balance(&two, 2);
+    const int m = BATCH / MICRO;
+    bench_note("cut after layer %d of %d; without transfers the schedule allows %.2f",
+               two.order.plan.ends[0], two.order.model.n_layers, balance * m / (m + 1));
+    while (!bench_enough(&rounds, N_ROUNDS)) {
+        BenchNoise noise;
+        bench_noise_begin(&noise);
+        ms[0][rounds.n] = measure(&one);
+        ms[1][rounds.n] = measure(&two);
+        bench_round(&rounds, ms[0][rounds.n] / ms[1][rounds.n], bench_noise_end(&noise, 0));
+    }
+    double ratio = bench_conclude(&rounds, name);
+    bench_note("step of %d samples in %d micro-batches: one worker %.1f ms, two workers %.1f ms",
+               BATCH, m, bench_median(ms[0], rounds.n), bench_median(ms[1], rounds.n));
+    bench_print(name, ratio, 2, "x", true, 1.7);
+    work_done(&one);
+    work_done(&two);
+}
+
+/* A norm (there must be a parameter), the sleepers, a classifier. Values of 64 KiB a sample. */
+static void build_delays(Model *out_model, int32_t *ends) {
+    const Shape image = shape_3d(64, 16, 16);
+    const Shape scalar = {0};
+    int32_t at = MODEL_VALUE_INPUT;
+    bench_must(model_init(out_model, "delays", DTYPE_F32, &image, DTYPE_I32, &scalar), "the model");
+    at = model_add(out_model, LAYER_BATCHNORM, "norm", &at, 1, NULL, NULL);
+    for (int i = 0; i < DELAY_STAGES; i++) {
+        char name[32];
+        LayerAttr attr = model_attr_default(LAYER_DELAY);
+        attr.forward_us = attr.backward_us = DELAY_MS * 1000;
+        snprintf(name, sizeof name, "delay%d", i);
+        bench_must(at, "the model");
+        at = model_add(out_model, LAYER_DELAY, name, &at, 1, &attr, NULL);
+        ends[i] = out_model->n_layers;
+    }
+    LayerAttr attr = model_attr_default(LAYER_LINEAR);
+    attr.features = 10;
+    at = model_add(out_model, LAYER_AVGPOOL2D, "pool", &at, 1, NULL, NULL);
+    bench_must(at, "the model");
+    at = model_add(out_model, LAYER_LINEAR, "fc", &at, 1, &attr, NULL);
+    bench_must(at, "the model");
+    at = model_add(out_model, LAYER_CROSS_ENTROPY, "loss", (int32_t[]){at, MODEL_VALUE_TARGET}, 2,
+                   NULL, NULL);
+    bench_must(at, "the model");
+    bench_must(model_check(out_model), "the model");
+    ends[DELAY_STAGES - 1] = out_model->n_layers;
+}
+
+static void four_stages(void) {
+    static const char name[] = "pipeline/four-stages-emulated";
+    int32_t ends[DELAY_STAGES];
+    Model model;
+    Work work;
+    BenchRounds rounds = {0};
+    double ms[BENCH_MAX_ROUNDS];
+    const int m = BATCH / MICRO;
+    const double ideal = (m + DELAY_STAGES - 1) * 2.0 * DELAY_MS;
+    build_delays(&model, ends);
+    work_init(&work, &model, 10 * BATCH);
+    work_batch(&work, BATCH, MICRO);
+    work_steps(&work, N_WARM + N_STEPS);
+    work_cut(&work, ends, DELAY_STAGES);
+    work.hoist = 1;
+    while (!bench_enough(&rounds, N_ROUNDS / 2)) {
+        BenchNoise noise;
+        bench_noise_begin(&noise);
+        ms[rounds.n] = measure(&work);
+        bench_round(&rounds, ms[rounds.n] / ideal, bench_noise_end(&noise, 0));
+    }
+    double ratio = bench_conclude(&rounds, name);
+    bench_note("step of %d micro-batches: %.1f ms; (M + S - 1)(F + B) = %.1f ms", m,
+               bench_median(ms, rounds.n), ideal);
+    bench_print(name, ratio, 3, "x", false, 1.10);
+    work_done(&work);
+}
+
+int main(int argc, char **argv) {
+    bench_begin(argc, argv);
+    if (bench_wanted("pipeline/two-stages"))
+        two_stages();
+    if (bench_wanted("pipeline/four-stages-emulated"))
+        four_stages();
+    return bench_end();
+}
