@@ -7,6 +7,10 @@
 
 #ifdef FUNCPIPE_OPENMP
 #include <omp.h>
+#else
+/* oneDNN brings an OpenMP runtime along; its teams obey these. */
+int omp_get_max_threads(void) __attribute__((weak));
+void omp_set_num_threads(int threads) __attribute__((weak));
 #endif
 
 typedef struct CpuIsa {
@@ -132,13 +136,12 @@ static const char *cpu_isa(const Device *device) {
 }
 
 void cpu_bind(const Device *device) {
-#ifdef FUNCPIPE_OPENMP
+#ifndef FUNCPIPE_OPENMP
+    if (omp_get_max_threads == NULL || omp_set_num_threads == NULL)
+        return;
+#endif
     if (omp_get_max_threads() != device->threads)
         omp_set_num_threads(device->threads);
-    omp_set_dynamic(0);
-#else
-    (void)device;
-#endif
 }
 
 static int cpu_bind_thread(Device *device) {
