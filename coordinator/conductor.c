@@ -126,11 +126,22 @@ static void do_delayed(Conductor *conductor) {
     }
 }
 
+/* This process was stopped, and with it the watch: it is not the workers that were silent. */
+static void note_pause(Conductor *conductor) {
+    int64_t now = conductor_now_ms();
+    if (conductor->tick_ms > 0 && now - conductor->tick_ms > CONDUCT_LATE_MS)
+        conductor->blind_until_ms =
+            now + 2 * conductor->config->order.heartbeat_ms + CONDUCT_LATE_MS;
+    conductor->tick_ms = now;
+}
+
 static void on_tick(uv_timer_t *timer) {
     Conductor *conductor = timer->data;
+    note_pause(conductor);
     conductor_take_reports(conductor);
     do_delayed(conductor);
-    conductor_event(conductor, &(JobEvent){.kind = JOB_EV_TICK}, NULL);
+    if (conductor->tick_ms >= conductor->blind_until_ms)
+        conductor_event(conductor, &(JobEvent){.kind = JOB_EV_TICK}, NULL);
     if (conductor->job.n_workers > 0 && !conductor->finishing && !conductor->order.eval_only)
         conductor_show(conductor);
     try_close(conductor);

@@ -14,7 +14,12 @@
 #include "storage/key.h"
 #include "storage/relay.h"
 
-enum { CONDUCT_TICK_MS = 100, CONDUCT_RELAY_MS = 10000, CONDUCT_PROFILE_MS = 120000 };
+enum {
+    CONDUCT_TICK_MS = 100,
+    CONDUCT_LATE_MS = 1000,
+    CONDUCT_RELAY_MS = 10000,
+    CONDUCT_PROFILE_MS = 120000
+};
 
 typedef struct QueuedEvent {
     JobEvent event;
@@ -65,6 +70,8 @@ typedef struct Conductor {
     Store *stores; /* one at a time, in order; the first one is under way */
     bool planned, finishing, closed;
     int64_t finish_ms;
+    int64_t tick_ms,
+        blind_until_ms; /* the last tick; after a pause of ours nobody counts as silent */
 
     Outputs *outputs;
     char scratch_out[ORDER_PATH_BYTES];   /* "" unless the outputs are scratch */

@@ -145,17 +145,17 @@ Test(stop_process, shorter_than_the_limit, .init = e2e_enter, .fini = e2e_leave)
     cr_assert_eq(e2e_count("stopped", "worker_started"), 4);
 }
 
-/* The coordinator is stopped for longer than that: whatever it thinks of its workers' silence, it
- * goes on. */
+/* The coordinator is stopped for longer than that (Ctrl-Z): the workers were not silent. */
 Test(stop_process, the_coordinator, .init = e2e_enter, .fini = e2e_leave) {
     const char *job = e2e_job("mlp", e2e_mlp);
     e2e_train_fully(job, "undisturbed", settings());
     E2e run = e2e_train(job, "stopped", settings());
     cr_assert(e2e_await_rows(&run, "stopped", 20));
     kill(run.pid, SIGSTOP);
-    e2e_sleep_ms(800 * e2e_slowness());
+    e2e_sleep_ms(3000 * e2e_slowness());
     kill(run.pid, SIGCONT);
     finish(&run, "stopped");
+    cr_assert_eq(e2e_count("stopped", "worker_died"), 0, "%s", e2e_read(run.err));
 }
 
 /* ---- at exact moments ---- */
