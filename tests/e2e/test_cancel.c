@@ -1,0 +1,220 @@
+/* Ctrl-C, SIGTERM, and the end of the coordinator itself. */
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "coordinator/checkpoint.h"
+#include "core/clock.h"
+#include "core/err.h"
+#include "tests/support/e2e.h"
+
+enum { STEPS = 400 };
+
+static const char *const more[] = {"--set", "steps=400", NULL};
+
+static int64_t now_ms(void) {
+    return clock_now_ns() / CLOCK_NS_PER_MS;
+}
+
+static E2e start(const char *out) {
+    E2e run = e2e_train(e2e_job("mlp", e2e_mlp), out, more);
+    cr_assert(e2e_await_rows(&run, out, 25), "%s", e2e_read(run.err));
+    return run;
+}
+
+static void no_worker_was_killed(const char *out) {
+    const cJSON *line = NULL;
+    cJSON_ArrayForEach(line, e2e_lines(e2e_path("%s/events.jsonl", out))) {
+        cr_assert_str_neq(e2e_text(line, "event"), "worker_died");
+        cr_assert(strcmp(e2e_text(line, "event"), "worker_ended") != 0 ||
+                      strcmp(e2e_text(line, "code"), "OK") == 0,
+                  "a worker ended with %s", e2e_text(line, "code"));
+    }
+}
+
+/* The newest checkpoint stands where the rows end; returns its step. */
+static int64_t check_saved(const char *out) {
+    char folder[ORDER_PATH_BYTES];
+    int64_t step = 0;
+    cr_assert_eq(checkpoint_latest(e2e_path("%s/checkpoints", out), folder, &step), 0, "%s",
+                 err_text());
+    cr_assert_eq(checkpoint_verify(folder), 0, "%s", err_text());
+    cr_assert(step > 0 && step < STEPS);
+    e2e_check_rows(out, step);
+    return step;
+}
+
+/* Going on from what was cancelled gives what an unbroken run gives. */
+static void check_resumed(const char *out) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    e2e_train_fully(job, "unbroken", more);
+    e2e_train_fully(job, out, E2E_ARGS("--set", "steps=400", "--resume", "latest"));
+    e2e_check_equal("unbroken", out, STEPS);
+    e2e_check_same_rows("unbroken", out, 0, STEPS);
+    e2e_check_rows(out, STEPS);
+}
+
+Test(cancel, once, .init = e2e_enter, .fini = e2e_leave) {
+    E2e run = start("cancelled");
+    int64_t begin = now_ms();
+    kill(run.pid, SIGINT);
+    cr_assert_eq(e2e_wait(&run), 130, "%d: %s", run.status, e2e_read(run.err));
+    cr_assert_lt(now_ms() - begin, 5000 * e2e_slowness());
+    e2e_check_clean(&run);
+    no_worker_was_killed("cancelled");
+    cr_assert(strstr(e2e_read(run.err), "stopping: the workers save and end"), "%s",
+              e2e_read(run.err));
+    cr_assert(strstr(e2e_read(run.out), "cancelled after"), "%s", e2e_read(run.out));
+    cr_assert_null(strstr(e2e_read(run.err), "funcpipe: "), "an error was shown: %s",
+                   e2e_read(run.err));
+    check_saved("cancelled");
+    check_resumed("cancelled");
+}
+
+Test(cancel, again_and_again, .init = e2e_enter, .fini = e2e_leave) {
+    int64_t before = 0;
+    E2e run = start("cancelled");
+    kill(run.pid, SIGINT);
+    cr_assert_eq(e2e_wait(&run), 130);
+    for (int i = 0; i < 3; i++) {
+        int64_t step = check_saved("cancelled");
+        cr_assert_gt(step, before);
+        before = step;
+        run = e2e_train(e2e_job("mlp", e2e_mlp), "cancelled",
+                        E2E_ARGS("--set", "steps=400", "--resume", "latest"));
+        cr_assert(e2e_await_rows(&run, "cancelled", step + 10));
+        kill(run.pid, i == 1 ? SIGTERM : SIGINT);
+        cr_assert_eq(e2e_wait(&run), i == 1 ? 6 : 130, "%d: %s", run.status, e2e_read(run.err));
+        e2e_check_clean(&run);
+    }
+    check_saved("cancelled");
+    check_resumed("cancelled");
+}
+
+Test(cancel, terminated, .init = e2e_enter, .fini = e2e_leave) {
+    E2e run = start("cancelled");
+    kill(run.pid, SIGTERM);
+    cr_assert_eq(e2e_wait(&run), 6, "%d: %s", run.status, e2e_read(run.err));
+    e2e_check_clean(&run);
+    no_worker_was_killed("cancelled");
+    check_saved("cancelled");
+    cr_assert_eq(e2e_run(&run, E2E_ARGS("train", "--help")), 0);
+    cr_assert(strstr(e2e_read(run.out), "6 cancelled (SIGTERM), 130 interrupted (Ctrl-C)"));
+}
+
+/* Twice: at once. A worker is stopped so that a clean stop would take long. */
+static void twice(int first, int second, int exit_code) {
+    E2e run = start("cancelled");
+    kill(e2e_worker("cancelled", 1, 0), SIGSTOP);
+    kill(run.pid, first);
+    cr_assert(e2e_await_event(&run, "cancelled", "signal", 1));
+    e2e_sleep_ms(200);
+    cr_assert(e2e_is_running(&run));
+    int64_t begin = now_ms();
+    kill(run.pid, second);
+    cr_assert_eq(e2e_wait(&run), exit_code, "%d: %s", run.status, e2e_read(run.err));
+    cr_assert_lt(now_ms() - begin, 2000 * e2e_slowness());
+    e2e_check_clean(&run);
+}
+
+Test(cancel, twice, .init = e2e_enter, .fini = e2e_leave) {
+    twice(SIGINT, SIGINT, 130);
+}
+
+Test(cancel, twice_terminated, .init = e2e_enter, .fini = e2e_leave) {
+    twice(SIGTERM, SIGTERM, 6);
+}
+
+/* In the middle of everything: while it measures, plans, starts workers. */
+Test(cancel, early, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("cnn", e2e_cnn);
+    for (int i = 0; i < 12; i++) {
+        const char *out = e2e_path("cancelled%d", i);
+        E2e run = e2e_train(job, out, E2E_ARGS("--set", "plan.cut=auto", "--set", "steps=1000000"));
+        cr_assert(e2e_await_event(&run, out, "state", 1), "%s", e2e_read(run.err));
+        e2e_sleep_ms((int64_t)i * 15 * e2e_slowness());
+        kill(run.pid, SIGINT);
+        int status = e2e_wait(&run);
+        cr_assert_eq(status, 130, "after %d ms: %d: %s", i * 15, status, e2e_read(run.err));
+        e2e_check_clean(&run);
+    }
+}
+
+/* The terminal sends Ctrl-C to the whole foreground group; the workers are not in it. */
+Test(cancel, from_a_terminal, .init = e2e_enter, .fini = e2e_leave) {
+    const char *args[] = {"train", e2e_job("mlp", e2e_mlp), "--out", "cancelled", more[0], more[1],
+                          NULL};
+    E2e run = e2e_start_on_terminal(args);
+    cr_assert(e2e_await_rows(&run, "cancelled", 25));
+    cr_assert_eq(write(run.terminal, "\x03", 1), 1);
+    cr_assert_eq(e2e_wait(&run), 130);
+    e2e_check_clean(&run);
+    no_worker_was_killed("cancelled");
+    check_saved("cancelled");
+}
+
+Test(cancel, the_whole_group, .init = e2e_enter, .fini = e2e_leave) {
+    E2e run = start("cancelled");
+    kill(-run.pid, SIGINT);
+    cr_assert_eq(e2e_wait(&run), 130);
+    no_worker_was_killed("cancelled");
+    check_saved("cancelled");
+}
+
+/* The terminal goes away. */
+Test(cancel, hang_up, .init = e2e_enter, .fini = e2e_leave) {
+    const char *args[] = {"train", e2e_job("mlp", e2e_mlp), "--out", "cancelled", more[0], more[1],
+                          NULL};
+    E2e run = e2e_start_on_terminal(args);
+    cr_assert(e2e_await_rows(&run, "cancelled", 25));
+    close(run.terminal);
+    cr_assert_eq(e2e_wait(&run), 6, "%d", run.status);
+    e2e_check_clean(&run);
+    no_worker_was_killed("cancelled");
+    check_saved("cancelled");
+}
+
+/* ---- the coordinator dies ---- */
+
+static void await_no_workers(pid_t pid) {
+    int64_t begin = now_ms();
+    while (e2e_processes_of(pid) > 0) {
+        cr_assert_lt(now_ms() - begin, 2000 * e2e_slowness(), "%d workers outlived it",
+                     e2e_processes_of(pid));
+        e2e_sleep_ms(10);
+    }
+}
+
+Test(cancel, killed_coordinator, .init = e2e_enter, .fini = e2e_leave) {
+    E2e run = start("killed");
+    cr_assert_eq(e2e_processes_of(run.pid), 4);
+    kill(run.pid, SIGKILL);
+    cr_assert_eq(e2e_wait(&run), E2E_SIGNALLED + SIGKILL);
+    await_no_workers(run.pid);
+    cr_assert_eq(e2e_scratch_folders(run.pid), 1, "there is no relay to clean");
+    e2e_train_fully(e2e_job("mlp", e2e_mlp), "other", E2E_ARGS("--set", "steps=5"));
+    cr_assert_eq(e2e_scratch_folders(run.pid), 0, "the dead one's relay is left");
+    check_resumed("killed");
+}
+
+/* Killed again and again, at any moment; each time it goes on. */
+Test(cancel, killed_coordinator_at_random, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    int n_runs = e2e_long() ? 60 : 6;
+    for (int i = 0; i < n_runs; i++) {
+        bool any = access("killed/checkpoints/10/manifest.json", F_OK) == 0 || i > 0;
+        E2e run = e2e_train(job, "killed",
+                            E2E_ARGS("--set", "steps=400", any ? "--resume" : "--overwrite",
+                                     any ? "latest" : NULL));
+        e2e_await_rows(&run, "killed", i == 0 ? 30 : e2e_rows("killed") + 10);
+        e2e_sleep_ms(i * 7 % 40);
+        kill(run.pid, SIGKILL);
+        e2e_wait(&run);
+        await_no_workers(run.pid);
+        if (e2e_rows("killed") > STEPS - 50)
+            break;
+    }
+    check_resumed("killed");
+}
