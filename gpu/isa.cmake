@@ -1,9 +1,13 @@
 # The CPU device: OpenMP, and its own loops compiled once per instruction set (chosen at run time).
 if(FUNCPIPE_OPENMP)
-  find_package(OpenMP REQUIRED COMPONENTS C)
-  target_compile_options(fp_gpu PRIVATE ${OpenMP_C_FLAGS})
-  target_compile_definitions(fp_gpu PRIVATE FUNCPIPE_OPENMP=1)
-  target_link_libraries(fp_gpu PUBLIC ${OpenMP_C_LIBRARIES})
+  find_package(OpenMP COMPONENTS C)
+  if(OpenMP_C_FOUND)
+    target_compile_options(fp_gpu PRIVATE ${OpenMP_C_FLAGS})
+    target_compile_definitions(fp_gpu PRIVATE FUNCPIPE_OPENMP=1)
+    target_link_libraries(fp_gpu PUBLIC ${OpenMP_C_LIBRARIES})
+  else()
+    message(WARNING "no OpenMP for ${CMAKE_C_COMPILER}: the CPU device's own loops run on one thread")
+  endif()
 endif()
 
 # -ffp-contract=fast: fused multiply-add where the set has it; still the same bits on every run.
