@@ -1,0 +1,13 @@
+/* Relay operations that fail or answer wrongly: the job ends with the same bits. FUNCPIPE_LONG=1
+ * tries every operation instead of a sample. */
+#include <criterion/criterion.h>
+
+#include "tests/support/relay_fault_scenarios.h"
+
+#define RELAY_FAULT_TEST(name)                                                                     \
+    Test(relay_fault, name) {                                                                      \
+        char why[SCENARIO_WHY_BYTES] = "";                                                         \
+        int rc = relay_fault_##name(why, sizeof why);                                              \
+        cr_assert(rc == 0, "%s", why);                                                             \
+    }
+RELAY_FAULT_SCENARIOS(RELAY_FAULT_TEST)
