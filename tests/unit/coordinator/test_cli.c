@@ -1,0 +1,167 @@
+/* The command line, in a child process: what it prints and the exit code. */
+#include <stdarg.h>
+#include <sys/wait.h>
+
+#include "coordinator/cli.h"
+#include "coordinator/job.h"
+#include "core/json.h"
+#include "tests/support/temp_folder.h"
+
+TestSuite(cli, .init = temp_enter, .fini = temp_leave);
+
+static char printed[1 << 16], complained[1 << 16];
+
+static void read_all(const char *name, char *text, size_t bytes) {
+    FILE *file = fopen(temp_path(name), "rb");
+    size_t n = file ? fread(text, 1, bytes - 1, file) : 0;
+    text[n] = '\0';
+    if (file)
+        fclose(file);
+}
+
+/* Run "funcpipe ..." (the last argument NULL) and return its exit code. */
+static int run(const char *first, ...) {
+    char *argv[32] = {"funcpipe", (char *)first};
+    int argc = first ? 2 : 1;
+    va_list args;
+    va_start(args, first);
+    for (char *arg = first ? va_arg(args, char *) : NULL; arg; arg = va_arg(args, char *))
+        argv[argc++] = arg;
+    va_end(args);
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        if (!freopen(temp_path("stdout"), "wb", stdout) ||
+            !freopen(temp_path("stderr"), "wb", stderr))
+            _exit(99);
+        int code = cli_main(argc, argv);
+        fflush(NULL);
+        _exit(code);
+    }
+    int status = 0;
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert(WIFEXITED(status), "signal %d", WTERMSIG(status));
+    read_all("stdout", printed, sizeof printed);
+    read_all("stderr", complained, sizeof complained);
+    return WEXITSTATUS(status);
+}
+
+static const char job[] =
+    "{\"version\": 1, \"name\": \"job\", \"model\": {\"zoo\": \"mlp\", \"options\": "
+    "{\"input\": [8], \"hidden\": [16], \"classes\": 3}}, \"data\": {\"train\": {\"kind\": "
+    "\"generated\", \"samples\": 100}}, \"batch\": 32, \"steps\": 3, \"update\": {\"kind\": "
+    "\"sgd\", \"lr\": 0.1}}";
+
+static const char *job_path(void) {
+    static char path[256]; /* temp_path's do not last */
+    snprintf(path, sizeof path, "%s", temp_write("job.json", job, sizeof job - 1));
+    return path;
+}
+
+#define SAYS(text, words) cr_expect(strstr(text, words), "'%s' does not say '%s'", text, words)
+
+Test(cli, usage) {
+    cr_expect_eq(run(NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "usage: funcpipe COMMAND");
+    cr_expect_eq(run("--help", NULL), 0);
+    SAYS(printed, "train");
+    cr_expect_eq(run("trian", NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "unknown command 'trian' (did you mean 'train'?)");
+    cr_expect_eq(run("xyzzy", NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "see funcpipe --help");
+}
+
+Test(cli, help_of_each_command_has_examples) {
+    static const char *const commands[] = {"train", "eval", "plan", "model", "diff"};
+    for (int i = 0; i < 5; i++) {
+        cr_expect_eq(run(commands[i], "--help", NULL), 0);
+        SAYS(printed, "usage: funcpipe");
+        SAYS(printed, "examples:");
+        cr_expect_str_empty(complained);
+    }
+    cr_expect_eq(run("train", "-h", NULL), 0);
+}
+
+Test(cli, flags) {
+    cr_expect_eq(run("train", "--ouput", "x", "job.json", NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "unknown flag '--ouput' (did you mean '--out'?)");
+    cr_expect_eq(run("plan", "--resume", "latest", "job.json", NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "unknown flag '--resume'");
+    cr_expect_eq(run("train", "job.json", "--out", NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "'--out' needs a value");
+    cr_expect_eq(run("train", "job.json", "--json=yes", NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "'--json' takes no value");
+    cr_expect_eq(run("train", NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "an argument is missing");
+    cr_expect_eq(run("train", "a.json", "b.json", NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "'b.json' is one argument too many");
+    cr_expect_eq(run("train", "a.json", "--set", "steps", NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "--set steps: expected PATH=VALUE");
+    setenv("FUNCPIPE_WORKER", "/bin/true", 1);
+    cr_expect_eq(run("train", "a.json", "--resume", "latest", "--overwrite", NULL),
+                 EXIT_CODE_USAGE);
+    SAYS(complained, "give one of them");
+}
+
+Test(cli, version) {
+    cr_expect_eq(run("version", NULL), 0);
+    SAYS(printed, "funcpipe " FUNCPIPE_VERSION);
+    cr_expect_eq(run("--version", NULL), 0);
+    cr_expect_eq(run("version", "--json", NULL), 0);
+    SAYS(printed, "{\"version\":\"" FUNCPIPE_VERSION "\"}");
+}
+
+Test(cli, model_inspect) {
+    const char *path = job_path();
+    cr_expect_eq(run("model", "inspect", path, NULL), 0, "%s", complained);
+    SAYS(printed, "fc1");
+    SAYS(printed, "4 layers, 195 parameters");
+    cr_expect_eq(run("model", "inspect", path, "--json", "--set", "model.options.classes=5", NULL),
+                 0);
+    cJSON *root = NULL;
+    cr_assert_eq(json_parse("out", printed, strlen(printed), 1 << 16, &root), 0, "%s", printed);
+    cr_expect_eq(cJSON_GetArraySize(cJSON_GetObjectItem(root, "layers")), 4);
+    cr_expect_float_eq(cJSON_GetObjectItem(root, "parameters")->valuedouble, 229, 0);
+    cJSON_Delete(root);
+    cr_expect_eq(run("model", "inspcet", path, NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "inspect");
+    cr_expect_eq(run("model", "inspect", "/no/such.json", NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "/no/such.json");
+}
+
+Test(cli, plan) {
+    const char *path = job_path();
+    setenv("FUNCPIPE_WORKER", "/bin/false", 1);
+    cr_expect_eq(run("plan", path, "--set", "plan.isa=avx2", NULL), 0, "%s", complained);
+    SAYS(printed, "0.0: F0 B0 R U");
+    SAYS(printed, "cpu (avx2)");
+    cr_expect_eq(run("plan", path, "--set", "plan.isa=avx2", "--brief", NULL), 0);
+    cr_expect_null(strstr(printed, "F0"));
+    cr_expect_eq(run("plan", path, "--json", "--set", "plan.isa=avx2", NULL), 0);
+    SAYS(printed, "\"workers\":[{\"stage\":0");
+    cr_expect_eq(run("plan", path, "--set", "plan.stages=9", NULL), EXIT_CODE_INFEASIBLE);
+    SAYS(complained, "--set plan.stages=9");
+    cr_expect_eq(run("plan", path, "--set", "plan.isa=auto", NULL), EXIT_CODE_FAILED);
+    SAYS(complained, "/bin/false --isa failed");
+    cr_expect_eq(run("plan", path, "--set", "batch=0", "--json", NULL), EXIT_CODE_USAGE);
+    SAYS(printed, "{\"event\":\"error\",\"code\":\"ERR_ARGUMENT\"");
+    setenv("FUNCPIPE_WORKER", "/no/such/worker", 1);
+    cr_expect_eq(run("plan", path, NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "FUNCPIPE_WORKER");
+    unsetenv("FUNCPIPE_WORKER");
+    cr_expect_eq(run("train", path, NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "funcpipe-worker");
+}
+
+Test(cli, eval_and_diff_of_nothing) {
+    setenv("FUNCPIPE_WORKER", "/bin/true", 1);
+    cr_expect_eq(run("eval", "/no/such/folder", NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "/no/such/folder");
+    cr_expect_eq(run("eval", temp_folder, NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "no job.json stands beside");
+    job_path();
+    cr_expect_eq(run("eval", temp_folder, NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "no evaluation data");
+    cr_expect_eq(run("diff", "/no/a", "/no/b", NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "/no/a");
+}

@@ -1,0 +1,169 @@
+#include <math.h>
+#include <sys/stat.h>
+
+#include "coordinator/outputs.h"
+#include "core/err.h"
+#include "tests/support/temp_folder.h"
+
+TestSuite(outputs, .init = temp_enter, .fini = temp_leave);
+
+static Outputs *open_mode(OutputsMode mode, int64_t resume_step) {
+    Outputs *outputs = NULL;
+    cr_assert_eq(outputs_open(temp_path("a/b/out"), mode, resume_step, &outputs), 0, "%s",
+                 err_text());
+    return outputs;
+}
+
+static const char *text_of(const char *name) {
+    static Buf text;
+    char path[256];
+    snprintf(path, sizeof path, "%s/a/b/out/%s", temp_folder, name);
+    buf_clear(&text);
+    cr_assert_geq(buf_read_file(&text, path, 1 << 20), 0, "%s", err_text());
+    return buf_string(&text);
+}
+
+static void row(Outputs *outputs, int64_t step, bool wants_eval) {
+    MetricsRow metrics = {.step = step,
+                          .epoch = step / 4,
+                          .loss = 1.5,
+                          .lr = 0.1,
+                          .grad_norm = 2,
+                          .samples_per_s = 10,
+                          .wants_eval = wants_eval};
+    cr_assert_eq(outputs_row(outputs, &metrics), 0, "%s", err_text());
+}
+
+static int count_lines(const char *text) {
+    int n = 0;
+    for (; *text; text++)
+        n += *text == '\n';
+    return n;
+}
+
+Test(outputs, rows_wait_for_their_evaluation) {
+    Outputs *outputs = open_mode(OUTPUTS_NEW, 0);
+    row(outputs, 0, false);
+    row(outputs, 1, true);
+    row(outputs, 2, false);
+    row(outputs, 3, true);
+    cr_expect_eq(count_lines(text_of("metrics.csv")), 2, "the head and step 0");
+    cr_assert_eq(outputs_evaluation(outputs, 3, 0.25, 0.5), 0);
+    cr_expect_eq(count_lines(text_of("metrics.csv")), 2);
+    cr_assert_eq(outputs_evaluation(outputs, 1, 0.75, 0.125), 0);
+    const char *text = text_of("metrics.csv");
+    cr_expect_eq(count_lines(text), 5);
+    cr_expect(strstr(text, "\n1,0,"));
+    cr_expect(strstr(text, ",0.75,0.125,0\n2,0,"));
+    cr_expect(strstr(text, ",10.0,,,0\n3,"));
+    cr_expect_eq(count_lines(text_of("metrics.jsonl")), 4);
+    cr_expect(strstr(text_of("metrics.jsonl"), "\"eval_loss\":0.75,\"eval_accuracy\":0.125"));
+    outputs_close(outputs);
+}
+
+Test(outputs, an_end_writes_the_rows_that_wait) {
+    Outputs *outputs = open_mode(OUTPUTS_NEW, 0);
+    row(outputs, 0, true);
+    row(outputs, 1, false);
+    outputs_close(outputs);
+    cr_expect_eq(count_lines(text_of("metrics.csv")), 3);
+}
+
+Test(outputs, numbers_that_are_none) {
+    Outputs *outputs = open_mode(OUTPUTS_NEW, 0);
+    MetricsRow metrics = {.loss = NAN, .lr = 0.1, .grad_norm = INFINITY};
+    cr_assert_eq(outputs_row(outputs, &metrics), 0);
+    cr_expect(strstr(text_of("metrics.csv"), ",nan,0.1,nan,"));
+    cr_expect(strstr(text_of("metrics.jsonl"), "\"loss\":null,\"lr\":0.1,\"grad_norm\":null"));
+    outputs_close(outputs);
+}
+
+Test(outputs, a_resume_cuts_the_rows_that_come_again) {
+    Outputs *outputs = open_mode(OUTPUTS_NEW, 0);
+    for (int64_t step = 0; step < 12; step++)
+        row(outputs, step, false);
+    outputs_close(outputs);
+    FILE *half = fopen(temp_path("a/b/out/metrics.csv"), "a"); /* as a kill leaves it */
+    fputs("12,3,20", half);
+    fclose(half);
+    outputs = open_mode(OUTPUTS_RESUME, 10);
+    row(outputs, 10, false);
+    outputs_close(outputs);
+    const char *text = text_of("metrics.csv");
+    cr_expect_eq(count_lines(text), 12);
+    cr_expect(strstr(text, "step,epoch,") == text);
+    cr_expect(strstr(text, "\n9,"));
+    cr_expect_null(strstr(text, "\n11,"));
+    cr_expect_eq(count_lines(text_of("metrics.jsonl")), 11);
+}
+
+Test(outputs, refuses_what_is_not_empty) {
+    Outputs *outputs = open_mode(OUTPUTS_NEW, 0);
+    outputs_close(outputs);
+    cr_expect_eq(outputs_open(temp_path("a/b/out"), OUTPUTS_NEW, 0, &outputs), ERR_EXISTS);
+    cr_expect(strstr(err_text(), "--resume latest"), "%s", err_text());
+    outputs = open_mode(OUTPUTS_OVERWRITE, 0);
+    outputs_close(outputs);
+}
+
+Test(outputs, overwrites_only_what_is_a_jobs) {
+    Outputs *outputs = NULL;
+    mkdir(temp_path("mine"), 0777);
+    temp_write("mine/letter.txt", "dear", 4);
+    cr_expect_eq(outputs_open(temp_path("mine"), OUTPUTS_OVERWRITE, 0, &outputs), ERR_EXISTS);
+    cr_expect_eq(access(temp_path("mine/letter.txt"), F_OK), 0);
+    outputs = open_mode(OUTPUTS_NEW, 0);
+    outputs_close(outputs);
+    temp_write("a/b/out/notes.txt", "x", 1);
+    temp_write("a/b/out/trace.json", "x", 1);
+    outputs = open_mode(OUTPUTS_OVERWRITE, 0);
+    outputs_close(outputs);
+    cr_expect_eq(access(temp_path("a/b/out/notes.txt"), F_OK), 0, "not ours");
+    cr_expect_lt(access(temp_path("a/b/out/trace.json"), F_OK), 0);
+}
+
+Test(outputs, events_are_json_whatever_their_text) {
+    Outputs *outputs = open_mode(OUTPUTS_NEW, 0);
+    cr_assert_eq(outputs_event(outputs, "plain", NULL, "%s", ""), 0);
+    cr_assert_eq(outputs_event(outputs, "worker_died", "say \"no\"\n\tand\\or", "\"step\":%d", 3),
+                 0);
+    const char *text = text_of("events.jsonl");
+    cr_expect_eq(count_lines(text), 2);
+    const char *second = strchr(text, '\n') + 1;
+    cJSON *root = NULL;
+    cr_assert_eq(json_parse("line", second, strlen(second), 1 << 16, &root), 0, "%s", err_text());
+    cr_expect_str_eq(cJSON_GetObjectItem(root, "text")->valuestring, "say \"no\"\n\tand\\or");
+    cr_expect_float_eq(cJSON_GetObjectItem(root, "step")->valuedouble, 3, 0);
+    cJSON_Delete(root);
+    outputs_close(outputs);
+}
+
+Test(outputs, traces_are_merged) {
+    Outputs *outputs = open_mode(OUTPUTS_NEW, 0);
+    static const char one[] = "{\"traceEvents\":[\n{\"a\":[1]},\n{\"b\":2}\n]}\n";
+    static const char none[] = "{\"traceEvents\":[]}";
+    static const char two[] = "{\"traceEvents\":[{\"c\":3}]}";
+    temp_write("a/b/out/logs/trace-0.0.1.json", one, sizeof one - 1);
+    temp_write("a/b/out/logs/trace-1.0.1.json", none, sizeof none - 1);
+    temp_write("a/b/out/logs/trace-2.0.1.json", two, sizeof two - 1);
+    cr_assert_eq(outputs_merge_traces(outputs), 0, "%s", err_text());
+    cJSON *root = NULL;
+    cr_assert_eq(json_parse_file(temp_path("a/b/out/trace.json"), 1 << 16, &root), 0, "%s",
+                 err_text());
+    cr_expect_eq(cJSON_GetArraySize(cJSON_GetObjectItem(root, "traceEvents")), 3);
+    cJSON_Delete(root);
+    cr_expect_eq(temp_count(outputs_logs(outputs), "trace-"), 0);
+    outputs_close(outputs);
+}
+
+Test(outputs, a_tree_is_removed_without_following_links) {
+    mkdir(temp_path("tree"), 0777);
+    mkdir(temp_path("tree/in"), 0777);
+    temp_write("tree/in/file", "x", 1);
+    temp_write("outside", "x", 1);
+    cr_assert_eq(symlink(temp_path("outside"), temp_path("tree/link")), 0);
+    cr_assert_eq(outputs_remove_tree(temp_path("tree")), 0, "%s", err_text());
+    cr_expect_lt(access(temp_path("tree"), F_OK), 0);
+    cr_expect_eq(access(temp_path("outside"), F_OK), 0);
+    cr_expect_eq(outputs_remove_tree(temp_path("tree")), 0, "none is no error");
+}
