@@ -1,5 +1,6 @@
 #include "worker/run.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,13 +99,19 @@ static int run_reduce(Worker *worker, int64_t step, int64_t *bytes) {
                       atomic_load(&worker->pulse.decision), &worker->result, bytes);
 }
 
+/* What is not a number has no sign for people. */
+static double run_no_sign(double value) {
+    return isnan(value) ? (double)NAN : value;
+}
+
 static int run_update(Worker *worker, int64_t step) {
     Stream *stream = worker->streams[QUEUE_COMPUTE];
     if (!worker->result.finite) {
         worker->params.n_skipped++;
         if (worker->order->update.stop_on_nonfinite) {
             return err_set(ERR_DIVERGED, "step %lld: loss %g, gradient norm %g are not both finite",
-                           (long long)step, worker->result.loss, worker->result.norm);
+                           (long long)step, run_no_sign(worker->result.loss),
+                           run_no_sign(worker->result.norm));
         }
         return 0;
     }

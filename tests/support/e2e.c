@@ -277,6 +277,23 @@ bool e2e_file_broke(int rule) {
     return access(path, F_OK) == 0;
 }
 
+void e2e_wrap_worker(const char *lines) {
+    static const char form[] = "#!/bin/sh\n"
+                               "REAL=" FUNCPIPE_BINARY_DIR "/funcpipe-worker\n"
+                               "[ \"$1\" = --order ] || exec \"$REAL\" \"$@\"\n"
+                               "ORDER=%s/order.$$\n"
+                               "cat >\"$ORDER\"\n"
+                               "shift 2\n"
+                               "%s\n"
+                               "exec \"$REAL\" --order \"$ORDER\" \"$@\"\n";
+    char text[4096];
+    const char *path = e2e_path("worker.sh");
+    int n = snprintf(text, sizeof text, form, folder, lines);
+    cr_assert(n > 0 && n < (int)sizeof text);
+    e2e_write(path, text);
+    cr_assert(chmod(path, 0700) == 0 && setenv("FUNCPIPE_WORKER", path, 1) == 0);
+}
+
 /* ---- processes ---- */
 
 char e2e_process_state(pid_t pid) {

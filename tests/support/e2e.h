@@ -68,6 +68,9 @@ void e2e_train_fully(const char *job, const char *out, const char *const *more);
 void e2e_break_files(const char *rules, bool once);
 void e2e_mend_files(void);
 bool e2e_file_broke(int rule); /* a rule that is done once has been done */
+/* Later runs start a shell script instead of the worker: when it is to run an order, `lines` are
+ * done first, with the order's text in the file $ORDER; then it becomes the worker. */
+void e2e_wrap_worker(const char *lines);
 bool e2e_is_running(E2e *run);
 void e2e_sleep_ms(int64_t ms);
 
