@@ -48,7 +48,8 @@ static cJSON *evaluate_to_json(const Order *order) {
     cJSON *object = cJSON_CreateObject();
     if (order->eval_every > 0)
         put_number(&object, "every_steps", order->eval_every);
-    put_number(&object, "samples", order->eval_samples);
+    if (order->eval.samples > 0) /* counted, or given */
+        put_number(&object, "samples", order->eval_samples);
     return object;
 }
 
