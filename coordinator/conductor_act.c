@@ -280,7 +280,8 @@ static void store_ended(uv_work_t *work, int status) {
                       (long long)store->step);
         conductor_event(conductor, &event, store->note.text);
     } else {
-        conductor->result->saved_step = store->step;
+        if (store->step > conductor->result->saved_step)
+            conductor->result->saved_step = store->step;
         outputs_event(conductor->outputs, "saved", NULL, "\"step\":%lld", (long long)store->step);
         conductor_event(conductor, &event, NULL);
     }

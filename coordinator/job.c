@@ -402,6 +402,8 @@ static int on_committed(Job *job, const JobEvent *event, JobActions *actions) {
 
 static int on_commit_failed(Job *job, const JobEvent *event, JobActions *actions) {
     JobSave *save = NULL;
+    if (event->step <= job->committed) /* a newer one is there: this one is not missed */
+        return 0;
     TRY(find_save(job, event->step, &save));
     save->n_failures++;
     if (!err_retry(event->code) || save->n_failures >= JOB_MAX_COMMITS)

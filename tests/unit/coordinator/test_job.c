@@ -462,6 +462,24 @@ Test(job, a_commit_that_fails_is_tried_again) {
     end(&story);
 }
 
+Test(job, a_commit_that_fails_behind_a_newer_one_is_not_missed) {
+    Story story;
+    begin_usual(&story);
+    run_to(&story, 0, 10);
+    all_saved(&story, 5);
+    all_saved(&story, 10);
+    committed(&story, 10);
+    for (int i = 0; i <= JOB_MAX_COMMITS; i++) {
+        send(&story, (JobEvent){.kind = JOB_EV_COMMIT_FAILED,
+                                .step = 5,
+                                .code = i % 2 ? ERR_IO : ERR_NOT_FOUND,
+                                .text = "/out/5: cleaned away"});
+        cr_assert_eq(story.job.state, JOB_RUNNING);
+        cr_expect_eq(story.actions.n, 0);
+    }
+    end(&story);
+}
+
 Test(job, a_commit_that_is_wrong_is_not_tried_again) {
     Story story;
     begin_usual(&story);
