@@ -61,6 +61,14 @@ static inline float case_random(uint64_t *state) {
     return (float)((double)(case_next(state) >> 11) * 0x1p-52 - 1.0);
 }
 
+/* n zeroed elements, and one more so that there is always memory. */
+static inline void *case_zeros(int64_t n, size_t element_bytes) {
+    void *mem = calloc((size_t)n + 1, element_bytes);
+    if (mem == NULL)
+        abort();
+    return mem;
+}
+
 static inline void case_fill(float *out, int64_t n, uint64_t seed) {
     for (int64_t i = 0; i < n; i++)
         out[i] = case_random(&seed);
@@ -138,8 +146,8 @@ static inline void case_open(OpCase *c, const char *isa, int threads, LayerKind 
         int64_t n = c->in_n[i] * max_rows;
         c->bx[i] = case_buf(c, (size_t)n * 4);
         c->bdx[i] = case_buf(c, (size_t)n * 4);
-        c->x[i] = calloc((size_t)n + 1, 4);
-        c->dx[i] = calloc((size_t)n + 1, 4);
+        c->x[i] = case_zeros(n, sizeof(float));
+        c->dx[i] = case_zeros(n, sizeof(float));
         c->ids[i] = (int32_t *)c->x[i];
         if (v->dtype == DTYPE_F32)
             case_fill(c->x[i], n, 11 + (uint64_t)i);
@@ -148,14 +156,14 @@ static inline void case_open(OpCase *c, const char *isa, int threads, LayerKind 
     int64_t n = c->out_n * max_rows;
     c->by = case_buf(c, (size_t)n * 4);
     c->bdy = case_buf(c, (size_t)n * 4);
-    c->y = calloc((size_t)n + 1, 4);
-    c->dy = calloc((size_t)n + 1, 4);
+    c->y = case_zeros(n, sizeof(float));
+    c->dy = case_zeros(n, sizeof(float));
     case_fill(c->dy, n, 22);
     c->n_params = c->model.layers[0].n_params;
     for (int i = 0; i < c->n_params; i++) {
         c->param_n[i] = model_param_elements(&c->model, c->model.layers[0].params[i]);
-        c->w[i] = calloc((size_t)c->param_n[i] + 1, 4);
-        c->dw[i] = calloc((size_t)c->param_n[i] + 1, 4);
+        c->w[i] = case_zeros(c->param_n[i], sizeof(float));
+        c->dw[i] = case_zeros(c->param_n[i], sizeof(float));
         case_fill(c->w[i], c->param_n[i], 33 + (uint64_t)i);
         size_t bytes = needs->dw_packed_bytes[i];
         c->bdw[i] = case_buf(c, bytes > 0 ? bytes : (size_t)c->param_n[i] * 4);
@@ -288,7 +296,7 @@ typedef void (*CaseReference)(const OpCase *c, int32_t rows, double *const x[4],
                               double *y);
 
 static inline double *case_doubles(const float *from, int64_t n) {
-    double *d = malloc((size_t)(n + 1) * sizeof *d);
+    double *d = case_zeros(n, sizeof *d);
     for (int64_t i = 0; i < n; i++)
         d[i] = (double)from[i];
     return d;
@@ -313,7 +321,7 @@ static inline void case_differences(const OpCase *c, int32_t rows, CaseReference
                                     double *const x[4], double *const w[4], double *at,
                                     const float *got, int64_t n, double tolerance,
                                     const char *what) {
-    double *y = malloc((size_t)(rows * c->out_n + 1) * sizeof *y);
+    double *y = case_zeros(rows * c->out_n, sizeof *y);
     double size = case_scale_of(got, n);
     int64_t stride = n > 60 ? n / 60 + (n / 60 % 2 == 0) : 1; /* odd: walks through all residues */
     for (int64_t i = 0; i < n; i += stride) {
@@ -336,12 +344,13 @@ static inline void case_differences(const OpCase *c, int32_t rows, CaseReference
 
 /* After case_step: y against the reference, dx and dw against its differences. */
 static inline void case_check(OpCase *c, int32_t rows, CaseReference reference, double tolerance) {
-    double *x[4] = {NULL}, *w[4] = {NULL};
-    for (int i = 0; i < c->n_in; i++)
-        x[i] = case_doubles(c->x[i], case_in(c, i)->dtype == DTYPE_F32 ? rows * c->in_n[i] : 0);
-    for (int i = 0; i < c->n_params; i++)
-        w[i] = case_doubles(c->w[i], c->param_n[i]);
-    double *y = malloc((size_t)(rows * c->out_n + 1) * sizeof *y);
+    double *x[4], *w[4]; /* never NULL: empty where there is none */
+    for (int i = 0; i < 4; i++) {
+        bool floats = i < c->n_in && case_in(c, i)->dtype == DTYPE_F32;
+        x[i] = case_doubles(c->x[i], floats ? rows * c->in_n[i] : 0);
+        w[i] = case_doubles(c->w[i], i < c->n_params ? c->param_n[i] : 0);
+    }
+    double *y = case_zeros(rows * c->out_n, sizeof *y);
     reference(c, rows, x, w, y);
     double size = case_scale_of(c->y, rows * c->out_n);
     for (int64_t i = 0; i < rows * c->out_n; i++) {

@@ -7,7 +7,7 @@ static void linear_reference(const OpCase *c, int32_t rows, double *const x[4], 
     int64_t d = in->dims[in->n_dims - 1], f = c->model.layers[0].attr.features;
     for (int64_t i = 0; i < rows * c->in_n[0] / d; i++)
         for (int64_t o = 0; o < f; o++) {
-            double sum = w[1] != NULL ? w[1][o] : 0.0;
+            double sum = c->n_params > 1 ? w[1][o] : 0.0;
             for (int64_t k = 0; k < d; k++)
                 sum += x[0][i * d + k] * w[0][o * d + k];
             y[i * f + o] = sum;
@@ -46,7 +46,7 @@ static void conv_reference(const OpCase *c, int32_t rows, double *const x[4], do
         for (int64_t o = 0; o < f; o++)
             for (int64_t p = 0; p < oh; p++)
                 for (int64_t q = 0; q < ow; q++) {
-                    double sum = w[1] != NULL ? w[1][o] : 0.0;
+                    double sum = c->n_params > 1 ? w[1][o] : 0.0;
                     for (int64_t ch = 0; ch < ci; ch++)
                         for (int64_t i = 0; i < k; i++)
                             for (int64_t j = 0; j < k; j++) {

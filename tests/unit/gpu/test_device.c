@@ -1,4 +1,6 @@
 /* The device itself: names, instruction sets, memory, layout, rows, accumulation, bits. */
+#include <pthread.h>
+
 #include "tests/unit/gpu/op_case.h"
 
 Test(device, unknown_name) {
@@ -95,8 +97,8 @@ ISA_TEST(device, layout) {
         cr_assert_eq(c.ops->value_is_plain(c.device, DTYPE_F32, s), !blocked);
         cr_assert(c.ops->value_is_plain(c.device, DTYPE_I32, s));
         cr_assert_eq(c.ops->value_bytes(c.device, DTYPE_F32, s, 3), (size_t)n * 4);
-        float *plain = calloc((size_t)n, 4), *own = calloc((size_t)n, 4);
-        float *back = calloc((size_t)n, 4);
+        float *plain = case_zeros(n, sizeof(float)), *own = case_zeros(n, sizeof(float));
+        float *back = case_zeros(n, sizeof(float));
         case_fill(plain, n, 1);
         OK(c.ops->value_from_plain(c.stream, DTYPE_F32, s, 3, own, plain));
         OK(c.ops->value_to_plain(c.stream, DTYPE_F32, s, 3, back, own));
@@ -225,11 +227,12 @@ ISA_TEST(device, accumulates) {
             case_close(&c);
             continue;
         }
-        float *sum[4] = {NULL};
+        float *sum[4];
         case_step(&c, 5);
-        for (int i = 0; i < c.n_params; i++) {
-            sum[i] = malloc((size_t)c.param_n[i] * 4);
-            memcpy(sum[i], c.dw[i], (size_t)c.param_n[i] * 4);
+        for (int i = 0; i < 4; i++) {
+            sum[i] = case_zeros(c.param_n[i], sizeof(float));
+            if (i < c.n_params)
+                memcpy(sum[i], c.dw[i], (size_t)c.param_n[i] * 4);
         }
         case_step(&c, 2);
         for (int i = 0; i < c.n_params; i++)
@@ -245,8 +248,9 @@ ISA_TEST(device, accumulates) {
                 cr_assert(!!(fabs((double)sum[i][e] - (double)c.dw[i][e]) <= 1e-5 * size),
                           "kind %s dw%d[%lld]: %g, want %g", layer_kind_name(kc.kind), i,
                           (long long)e, (double)c.dw[i][e], (double)sum[i][e]);
-            free(sum[i]);
         }
+        for (int i = 0; i < 4; i++)
+            free(sum[i]);
         OpArgs a = case_args(&c, 2);
         memset(a.dx, 0, sizeof a.dx);
         memset(a.dw, 0, sizeof a.dw);
@@ -292,4 +296,36 @@ ISA_TEST(device, bits_repeat) {
             cr_assert_eq(run_bits(isa, threads, kind_case(k), (size_t)(i + 2) * 4096), first,
                          "kind %s", layer_kind_name(kind_case(k).kind));
     }
+}
+
+/* Several workers in one process: each thread has a device of its own, and all get the same bits.
+ */
+typedef struct Worker {
+    pthread_t thread;
+    int threads;
+    uint64_t bits[N_KIND_CASES];
+} Worker;
+
+static void *work(void *arg) {
+    Worker *w = arg;
+    for (int k = 0; k < N_KIND_CASES; k++)
+        w->bits[k] = run_bits("auto", w->threads, kind_case(k), 64);
+    return NULL;
+}
+
+Test(device, several_at_once) {
+    enum { N = 4 };
+    Worker alone[2] = {{.threads = 1}, {.threads = 2}}, workers[N] = {0};
+    for (int i = 0; i < N; i++) {
+        workers[i].threads = 1 + i % 2;
+        cr_assert_eq(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+    }
+    for (int i = 0; i < N; i++)
+        pthread_join(workers[i].thread, NULL);
+    work(&alone[0]);
+    work(&alone[1]);
+    for (int i = 0; i < N; i++)
+        for (int k = 0; k < N_KIND_CASES; k++)
+            cr_assert_eq(workers[i].bits[k], alone[i % 2].bits[k], "worker %d kind %s", i,
+                         layer_kind_name(kind_case(k).kind));
 }

@@ -21,8 +21,8 @@ static Golden golden_open(void) {
     buf_init(&buf, 1 << 20);
     OK(buf_read_file(&buf, path, 1 << 20));
     g.n = buf.bytes / 4;
-    g.data = malloc(buf.bytes);
-    memcpy(g.data, buf.data, buf.bytes);
+    g.data = case_zeros((int64_t)g.n, sizeof(float));
+    memcpy(g.data, buf.data, g.n * sizeof(float));
     buf_done(&buf);
     return g;
 }

@@ -7,7 +7,7 @@ static void attention_reference(const OpCase *c, int32_t rows, double *const x[4
     const Shape *in = &case_in(c, 0)->shape;
     const LayerAttr *a = &c->model.layers[0].attr;
     int64_t t = in->dims[0], width = in->dims[1], third = width / 3, d = third / a->heads;
-    double *p = malloc((size_t)t * sizeof *p);
+    double *p = case_zeros(t, sizeof *p);
     for (int64_t n = 0; n < rows; n++)
         for (int64_t h = 0; h < a->heads; h++)
             for (int64_t i = 0; i < t; i++) {
@@ -85,7 +85,7 @@ static void embedding_case(const char *isa, int threads, int64_t t, int64_t voca
     for (int64_t i = 0; i < rows * t; i++)
         c.ids[0][i] = (int32_t)(case_next(&state) % (uint64_t)vocab);
     case_step(&c, rows);
-    float *want = calloc((size_t)(vocab * features), 4);
+    float *want = case_zeros(vocab * features, sizeof *want);
     for (int64_t i = 0; i < rows * t; i++)
         for (int64_t f = 0; f < features; f++) {
             int64_t at = c.ids[0][i] * features + f;
