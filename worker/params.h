@@ -53,8 +53,9 @@ int params_plan(Params *params, const struct Layers *layers, Slab *slab);
 int params_bind(Params *params, const struct Layers *layers, const Slab *slab, void *base);
 /* Weights from the seed and the parameters' names. */
 int params_initialise(Params *params, Stream *stream);
-/* Weights, update state and counts from checkpoint directory `path`; a missing or misshaped tensor
- * is an error that names it. */
+/* Weights, update state and counts from checkpoint directory `path`; a missing, surplus or
+ * misshaped tensor is an error that names it, the state of another kind of update one that says so.
+ */
 int params_load(Params *params, Stream *stream, const char *path);
 /* Hand the new weights to the ops that keep packed copies. */
 int params_prepare(Params *params, const struct Layers *layers, Stream *stream);

@@ -14,8 +14,12 @@ enum { LOAD_MANIFEST_MAX_BYTES = 16 << 20 };
 typedef struct LoadFiles {
     Safetensors **files;
     int n_files;
+    int64_t n_params;  /* tensors in the files that hold no update state */
+    UpdateKind update; /* whose state it is */
     const char *path;
 } LoadFiles;
+
+static const char *const load_updates[] = {[UPDATE_SGD] = "sgd", [UPDATE_ADAMW] = "adamw"};
 
 static void load_close(LoadFiles *load) {
     for (int i = 0; i < load->n_files; i++) {
@@ -29,11 +33,13 @@ static int load_open(LoadFiles *load, const char *path) {
     cJSON *root = NULL;
     JsonObject manifest, entry;
     const cJSON *files = NULL;
-    int rc = 0;
+    int rc = 0, update = 0;
     load->path = path;
     snprintf(file_path, sizeof file_path, "%s/manifest.json", path);
     TRY_DONE(json_parse_file(file_path, LOAD_MANIFEST_MAX_BYTES, &root));
     TRY_DONE(json_object(root, "$", &manifest));
+    TRY_DONE(json_get_choice(&manifest, "update", load_updates, 2, &update));
+    load->update = (UpdateKind)update;
     TRY_DONE(json_get(&manifest, "files", &files, NULL));
     const int n = cJSON_GetArraySize(files);
     load->files = calloc((size_t)n + 1, sizeof(Safetensors *));
@@ -48,6 +54,9 @@ static int load_open(LoadFiles *load, const char *path) {
         TRY_DONE(text_check_name("file name in a manifest", name, 255));
         snprintf(file_path, sizeof file_path, "%s/%s", path, name);
         TRY_DONE(safetensors_open(file_path, &load->files[load->n_files]));
+        if (strncmp(name, "update-", 7) != 0) {
+            load->n_params += safetensors_count(load->files[load->n_files]);
+        }
         load->n_files++;
     }
 done:
@@ -104,12 +113,43 @@ static int load_counts(const LoadFiles *load, Params *params) {
                    load->path);
 }
 
+/* More tensors than the model has parameters: name one that it does not know. */
+static int load_check_surplus(const LoadFiles *load, const Model *model) {
+    if (load->n_params <= model->n_params) {
+        return 0;
+    }
+    for (int i = 0; i < load->n_files; i++) {
+        for (int k = 0; k < safetensors_count(load->files[i]); k++) {
+            const char *name = safetensors_at(load->files[i], k)->name;
+            if (model_find_param(model, name) < 0) {
+                return err_set(ERR_FORMAT,
+                               "checkpoint '%s': tensor '%s' is no parameter of the model",
+                               load->path, name);
+            }
+        }
+    }
+    return err_set(ERR_FORMAT, "checkpoint '%s' holds a parameter twice", load->path);
+}
+
+static int load_check_update(const LoadFiles *load, UpdateKind update) {
+    if (load->update == update) {
+        return 0;
+    }
+    return err_set(ERR_ARGUMENT,
+                   "checkpoint '%s' holds the update state of %s, but the update is %s", load->path,
+                   load_updates[load->update], load_updates[update]);
+}
+
 int params_load(Params *params, Stream *stream, const char *path) {
     const bool adamw = params->order->update.kind == UPDATE_ADAMW;
     const bool moments = !params->order->eval_only;
     LoadFiles load = {0};
     int rc = 0;
     TRY_DONE(load_open(&load, path));
+    TRY_DONE(load_check_surplus(&load, &params->order->model));
+    if (moments) {
+        TRY_DONE(load_check_update(&load, params->order->update.kind));
+    }
     TRY_DONE(load_counts(&load, params));
     for (int32_t i = 0; i < params->n_states; i++) {
         const ParamState *state = &params->states[i];

@@ -273,7 +273,9 @@ static int sim_conclude(Sim *sim) {
     SimResult *result = sim->result;
     Key key = key_space_prefix(&sim->space);
     int64_t dropped = 0;
-    TRY(sim_read_checkpoint(&sim->job->order.model, result->last_checkpoint, result));
+    if (!sim->job->order.eval_only) {
+        TRY(sim_read_checkpoint(&sim->job->order.model, result->last_checkpoint, result));
+    }
     if (sim->faults != NULL && sim->faults->keep) {
         return 0;
     }

@@ -87,6 +87,12 @@ int sim_check_same(const SimJob *job, const SimFaults *faults, const SimResult *
     return 0;
 }
 
+int sim_check_equal(const SimResult *expected, const SimResult *result, const char *what, char *why,
+                    size_t why_bytes) {
+    int n = snprintf(why, why_bytes, "%s: ", what);
+    return sim_same(expected, result, true, why + n, why_bytes - (size_t)n);
+}
+
 int sim_check_oracle(const SimJob *job, SimResult *out_result, char *why, size_t why_bytes) {
     SimJob oracle;
     if (sim_job_copy(job, &oracle) < 0 || sim_job_stages(&oracle, 1) < 0) {

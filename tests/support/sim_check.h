@@ -21,6 +21,9 @@ int sim_check_run(const SimJob *job, const SimFaults *faults, SimResult *out_res
  * `what`: put in front of why; may be "". *out_restarts (may be NULL): how often it restarted. */
 int sim_check_same(const SimJob *job, const SimFaults *faults, const SimResult *expected,
                    const char *what, int32_t *out_restarts, char *why, size_t why_bytes);
+/* Two results must be the same, bit by bit. */
+int sim_check_equal(const SimResult *expected, const SimResult *result, const char *what, char *why,
+                    size_t why_bytes);
 /* The same job with one stage and one replica: what any cut must equal. */
 int sim_check_oracle(const SimJob *job, SimResult *out_result, char *why, size_t why_bytes);
 

@@ -102,22 +102,32 @@ static int sim_watch_eval(Sim *sim, int64_t step) {
     return 0;
 }
 
+static int sim_drop_eval(Sim *sim, int64_t step) {
+    const Order *order = &sim->job->order;
+    const int32_t last = order->plan.n_stages - 1;
+    int64_t dropped = 0;
+    for (int32_t r = 0; r < order->plan.replicas[last]; r++) {
+        Key key = key_eval(&sim->space, step, last, r);
+        TRY(relay_drop(sim->relay, key.text, &dropped));
+    }
+    for (int64_t b = 0; b < order_steps_per_epoch(order->eval_samples, order->batch); b++) {
+        Key key = key_eval_prefix(&sim->space, (KeyPlace){step, b});
+        TRY(relay_drop(sim->relay, key.text, &dropped));
+    }
+    return 0;
+}
+
 int sim_drop_before(Sim *sim, int64_t end) {
     const Order *order = &sim->job->order;
     int64_t dropped = 0;
+    if (order->eval_only) {
+        return sim_drop_eval(sim, order->first_step);
+    }
     for (int64_t step = order->first_step; step < end; step++) {
         Key key = key_step_prefix(&sim->space, step);
         TRY(relay_drop(sim->relay, key.text, &dropped));
-        if (!order->has_eval || !order_eval_due(order, step)) {
-            continue;
-        }
-        for (int32_t r = 0; r < order->plan.replicas[order->plan.n_stages - 1]; r++) {
-            key = key_eval(&sim->space, step + 1, order->plan.n_stages - 1, r);
-            TRY(relay_drop(sim->relay, key.text, &dropped));
-        }
-        for (int64_t b = 0; b < order_steps_per_epoch(order->eval_samples, order->batch); b++) {
-            key = key_eval_prefix(&sim->space, (KeyPlace){step + 1, b});
-            TRY(relay_drop(sim->relay, key.text, &dropped));
+        if (order->has_eval && order_eval_due(order, step)) {
+            TRY(sim_drop_eval(sim, step + 1));
         }
     }
     return 0;
@@ -166,6 +176,9 @@ static int sim_commit(Sim *sim, int64_t step) {
 
 int sim_conduct(Sim *sim) {
     const Order *order = &sim->job->order;
+    if (order->eval_only) {
+        return sim_watch_eval(sim, order->first_step);
+    }
     for (int64_t step = order->first_step; step < order->end_step; step++) {
         TRY(sim_watch_step(sim, step));
         if (order->has_eval && order_eval_due(order, step)) {

@@ -241,6 +241,9 @@ int sim_check_history(const SimJob *job, const SimResult *result, char *why, siz
     SimHistory history = {.job = job,
                           .first_step = order->first_step,
                           .n_steps = order->end_step - order->first_step};
+    if (order->eval_only) {
+        return 0;
+    }
     if (result->n_steps != history.n_steps) {
         snprintf(why, why_bytes, "%d losses for %lld steps", result->n_steps,
                  (long long)history.n_steps);
