@@ -12,7 +12,10 @@
 #include "storage/relay.h"
 #include "tests/support/e2e.h"
 
-#define RELAY "--set", "relay=file://relay"
+enum { STEPS = 100 };
+
+#define SHORT "--set", "steps=100"
+#define RELAY SHORT, "--set", "relay=file://relay"
 
 /* Train in the common relay until `row`, and die there with all that lies in it. */
 static void die_at(const char *job, const char *out, int64_t row) {
@@ -27,13 +30,13 @@ static void die_at(const char *job, const char *out, int64_t row) {
 
 Test(relay_leftovers, another_rate, .init = e2e_enter, .fini = e2e_leave) {
     const char *job = e2e_job("mlp", e2e_mlp);
-    e2e_train_fully(job, "empty", E2E_ARGS("--set", "update.lr=0.01"));
+    e2e_train_fully(job, "empty", E2E_ARGS(SHORT, "--set", "update.lr=0.01"));
     die_at(job, "first", 60);
     die_at(job, "second", 15);
     int left = e2e_files_in("relay");
     e2e_train_fully(job, "third", E2E_ARGS(RELAY, "--set", "update.lr=0.01"));
-    e2e_check_equal("empty", "third", 200);
-    e2e_check_same_rows("empty", "third", 0, 200);
+    e2e_check_equal("empty", "third", STEPS);
+    e2e_check_same_rows("empty", "third", 0, STEPS);
     cr_assert_leq(e2e_files_in("relay"), left, "more is left than before");
     cr_assert_eq(access("relay/mlp/g3", F_OK), -1, "its own objects are left");
 }
@@ -42,20 +45,19 @@ Test(relay_leftovers, another_rate, .init = e2e_enter, .fini = e2e_leave) {
 Test(relay_leftovers, another_model, .init = e2e_enter, .fini = e2e_leave) {
     const char *job = e2e_job("mlp", e2e_mlp);
     die_at(job, "first", 60);
-    const char *more[] = {RELAY, "--set", "model.options.hidden=[24,40]", NULL};
-    e2e_train_fully(job, "second", more);
-    e2e_train_fully(job, "empty", more + 2);
-    e2e_check_equal("empty", "second", 200);
+    e2e_train_fully(job, "second", E2E_ARGS(RELAY, "--set", "model.options.hidden=[24,40]"));
+    e2e_train_fully(job, "empty", E2E_ARGS(SHORT, "--set", "model.options.hidden=[24,40]"));
+    e2e_check_equal("empty", "second", STEPS);
 }
 
 /* What died goes on in the same relay. */
 Test(relay_leftovers, resumed, .init = e2e_enter, .fini = e2e_leave) {
     const char *job = e2e_job("mlp", e2e_mlp);
-    e2e_train_fully(job, "empty", NULL);
+    e2e_train_fully(job, "empty", E2E_ARGS(SHORT));
     die_at(job, "first", 60);
     e2e_train_fully(job, "first", E2E_ARGS(RELAY, "--resume", "latest"));
-    e2e_check_equal("empty", "first", 200);
-    e2e_check_rows("first", 200);
+    e2e_check_equal("empty", "first", STEPS);
+    e2e_check_rows("first", STEPS);
 }
 
 static void put(Relay *relay, const char *key, const char *text) {
@@ -87,9 +89,9 @@ Test(relay_leftovers, other_generations, .init = e2e_enter, .fini = e2e_leave) {
     put(relay, "mlp2/g3/t0/a.0-1.0", "nonsense");
     put(relay, "other/claim.3", "1");
     int before = e2e_files_in("relay");
-    e2e_train_fully(job, "empty", NULL);
+    e2e_train_fully(job, "empty", E2E_ARGS(SHORT));
     e2e_train_fully(job, "seeded", E2E_ARGS(RELAY));
-    e2e_check_equal("empty", "seeded", 200);
+    e2e_check_equal("empty", "seeded", STEPS);
     cr_assert_eq(e2e_files_in("relay"), before, "%d files instead of %d", e2e_files_in("relay"),
                  before);
     cr_assert_eq(access("relay/mlp/g3", F_OK), -1);
@@ -99,14 +101,14 @@ Test(relay_leftovers, other_generations, .init = e2e_enter, .fini = e2e_leave) {
 /* Two of one name at the same time. */
 Test(relay_leftovers, side_by_side, .init = e2e_enter, .fini = e2e_leave) {
     const char *job = e2e_job("mlp", e2e_mlp);
-    e2e_train_fully(job, "alone0", NULL);
-    e2e_train_fully(job, "alone1", E2E_ARGS("--set", "update.lr=0.01"));
+    e2e_train_fully(job, "alone0", E2E_ARGS(SHORT));
+    e2e_train_fully(job, "alone1", E2E_ARGS(SHORT, "--set", "update.lr=0.01"));
     E2e runs[2] = {e2e_train(job, "beside0", E2E_ARGS(RELAY)),
                    e2e_train(job, "beside1", E2E_ARGS(RELAY, "--set", "update.lr=0.01"))};
     for (int i = 0; i < 2; i++)
         cr_assert_eq(e2e_wait(&runs[i]), 0, "%s", e2e_read(runs[i].err));
-    e2e_check_equal("alone0", "beside0", 200);
-    e2e_check_equal("alone1", "beside1", 200);
+    e2e_check_equal("alone0", "beside0", STEPS);
+    e2e_check_equal("alone1", "beside1", STEPS);
     cr_assert_eq(e2e_files_in("relay"), 0);
 }
 
@@ -128,8 +130,7 @@ Test(relay_leftovers, nothing_is_left, .init = e2e_enter, .fini = e2e_leave) {
     kill(run.pid, SIGTERM);
     cr_assert_eq(e2e_wait(&run), 6);
     cr_assert_eq(e2e_files_in("relay"), 0, "after being cancelled at once");
-    run = e2e_train(job, "failed",
-                    E2E_ARGS(RELAY, "--set", "limits.restarts=0", "--set", "steps=100000"));
+    run = e2e_train(job, "failed", E2E_ARGS(RELAY, "--set", "limits.restarts=0"));
     cr_assert(e2e_await_rows(&run, "failed", 20));
     kill(e2e_worker("failed", 2, 0), SIGKILL);
     cr_assert_eq(e2e_wait(&run), 1);
