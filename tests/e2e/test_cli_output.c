@@ -1,0 +1,368 @@
+/* What the commands print, on terminals and elsewhere, and the files a run leaves. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/err.h"
+#include "tests/support/e2e.h"
+
+enum { STEPS = 80 };
+
+#define SHORT "--set", "steps=80"
+
+static const cJSON *member(const cJSON *object, const char *key) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    cr_assert(item != NULL, "there is no '%s'", key);
+    return item;
+}
+
+/* Run a command: its exit code, and what it printed on stdout as one JSON value. */
+static const cJSON *run_json(const char *const *args, int exit_code) {
+    E2e run;
+    int status = e2e_run(&run, args);
+    cr_assert_eq(status, exit_code, "%s: %d: %s", args[0], status, e2e_read(run.err));
+    const cJSON *lines = e2e_lines(run.out);
+    cr_assert_eq(cJSON_GetArraySize(lines), 1, "%s", e2e_read(run.out));
+    return lines->child;
+}
+
+static const char *run_text(const char *const *args, int exit_code) {
+    E2e run;
+    int status = e2e_run(&run, args);
+    cr_assert_eq(status, exit_code, "%s: %d: %s", args[0], status, e2e_read(run.err));
+    return e2e_read(exit_code == 2 ? run.err : run.out);
+}
+
+/* ---- progress ---- */
+
+Test(cli_output, plain_without_a_terminal, .init = e2e_enter, .fini = e2e_leave) {
+    E2e run = e2e_train(e2e_job("mlp", e2e_mlp), "out", NULL);
+    cr_assert(e2e_await_rows(&run, "out", 50));
+    kill(e2e_worker("out", 1, 0), SIGKILL);
+    cr_assert_eq(e2e_wait(&run), 0);
+    const char *err = e2e_read(run.err);
+    const char *out = e2e_read(run.out);
+    cr_assert_null(strpbrk(err, "\033\r"), "%s", err);
+    cr_assert_null(strpbrk(out, "\033\r"), "%s", out);
+    cr_assert(strstr(err, "step 0/200"), "%s", err);
+    cr_assert(strstr(err, "evaluation after 40 steps: loss "), "%s", err);
+    cr_assert(strstr(err, "stage 1, replica 0 died at step "), "%s", err);
+    cr_assert_eq(strncmp(out, "done after 200 steps, loss ", 27), 0, "%s", out);
+    cr_assert(strstr(out, ", 1 restart\n"), "%s", out);
+    cr_assert(strstr(out, "outputs in out\ncheckpoint out/checkpoints/200\n"), "%s", out);
+}
+
+/* Read all that comes from a terminal until its program is gone. */
+static char *read_terminal(E2e *run) {
+    size_t bytes = 0;
+    char *text = calloc(1, 1 << 20);
+    for (;;) {
+        ssize_t n = read(run->terminal, text + bytes, (1 << 20) - 1 - bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return text;
+        bytes += (size_t)n;
+    }
+}
+
+Test(cli_output, in_place_on_a_terminal, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    E2e run = e2e_start_on_terminal(
+        E2E_ARGS("train", job, "--out", "out", "--set", "steps=400", "--set", "evaluate=null"));
+    char *text = read_terminal(&run);
+    cr_assert_eq(e2e_wait(&run), 0, "%s", text);
+    int n_updates = 0;
+    for (const char *at = text; (at = strstr(at, "\r\033[Krunning  step ")) != NULL; at++)
+        n_updates++;
+    cr_assert_geq(n_updates, 2, "%s", text);
+    const char *end = strstr(text, "done after 400 steps");
+    cr_assert(end != NULL && end > text && end[-1] == '\n', "%s", text);
+    free(text);
+}
+
+Test(cli_output, json_lines, .init = e2e_enter, .fini = e2e_leave) {
+    E2e run = e2e_train(e2e_job("mlp", e2e_mlp), "out", E2E_ARGS("--json", "--set", "steps=400"));
+    cr_assert(e2e_await_rows(&run, "out", 50));
+    kill(e2e_worker("out", 2, 0), SIGKILL);
+    cr_assert_eq(e2e_wait(&run), 0);
+    cr_assert_str_eq(e2e_read(run.err), "", "%s", e2e_read(run.err));
+    const cJSON *lines = e2e_lines(run.out);
+    const cJSON *line = NULL;
+    int n_progress = 0;
+    int n_died = 0;
+    cJSON_ArrayForEach(line, lines) {
+        cr_assert_str_neq(e2e_text(line, "event"), "");
+        n_progress += strcmp(e2e_text(line, "event"), "progress") == 0;
+        n_died += strcmp(e2e_text(line, "event"), "worker_died") == 0;
+    }
+    cr_assert_geq(n_progress, 1);
+    cr_assert_eq(n_died, 1);
+    const cJSON *last = cJSON_GetArrayItem(lines, cJSON_GetArraySize(lines) - 1);
+    cr_assert_str_eq(e2e_text(last, "event"), "finished");
+    cr_assert_str_eq(e2e_text(last, "state"), "done");
+    cr_assert_str_eq(e2e_text(last, "out"), "out");
+    cr_assert_eq(e2e_number(last, "exit_code"), 0);
+    cr_assert_eq(e2e_number(last, "saved_step"), 400);
+    cr_assert_eq(e2e_number(last, "restarts"), 1);
+}
+
+/* Errors are JSON too, beside the words for people. */
+Test(cli_output, json_errors, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    const cJSON *error = run_json(E2E_ARGS("train", job, "--json", "--set", "batch=0"), 2);
+    cr_assert_str_eq(e2e_text(error, "event"), "error");
+    cr_assert_str_eq(e2e_text(error, "code"), "ERR_ARGUMENT");
+    cr_assert(strstr(e2e_text(error, "text"), "$.batch"));
+    error = run_json(E2E_ARGS("plan", job, "--json", "--set", "plan.cut=null", "--set",
+                              "plan.replicas=null", "--set", "plan.stages=9"),
+                     4);
+    cr_assert_str_eq(e2e_text(error, "code"), "ERR_INFEASIBLE");
+    error = run_json(E2E_ARGS("diff", "none", "neither", "--json"), 2);
+    cr_assert_str_eq(e2e_text(error, "code"), "ERR_NOT_FOUND");
+}
+
+/* ---- traces ---- */
+
+typedef struct TraceSeen {
+    bool named[4], forward[4], reduced[4], updated[4];
+    double end_us[4][3]; /* by thread: where its last event ended */
+    int64_t n_events;
+} TraceSeen;
+
+static void see_event(const cJSON *event, TraceSeen *seen) {
+    int pid = (int)e2e_number(event, "pid");
+    int tid = (int)e2e_number(event, "tid");
+    const char *name = e2e_text(event, "name");
+    cr_assert(pid >= 0 && pid < 4 && tid >= 0 && tid < 3, "pid %d, tid %d", pid, tid);
+    if (strcmp(e2e_text(event, "ph"), "M") == 0) {
+        seen->named[pid] = seen->named[pid] || strcmp(name, "process_name") == 0;
+        return;
+    }
+    cr_assert_str_eq(e2e_text(event, "ph"), "X");
+    double start = e2e_number(event, "ts");
+    cr_assert_geq(e2e_number(event, "dur"), 0);
+    cr_assert_geq(start, seen->end_us[pid][tid] - 0.01, "%s of %d.%d begins at %f, before %f", name,
+                  pid, tid, start, seen->end_us[pid][tid]);
+    seen->end_us[pid][tid] = start + e2e_number(event, "dur");
+    cr_assert_geq(e2e_number(member(event, "args"), "step"), 0);
+    seen->forward[pid] = seen->forward[pid] || strchr(name, 'F') != NULL;
+    seen->reduced[pid] = seen->reduced[pid] || strchr(name, 'R') != NULL;
+    seen->updated[pid] = seen->updated[pid] || strchr(name, 'U') != NULL;
+    seen->n_events++;
+}
+
+static void check_trace(const char *path, int64_t at_least) {
+    cJSON *root = NULL;
+    TraceSeen seen = {0};
+    cr_assert_eq(json_parse_file(path, (size_t)64 << 20, &root), 0, "%s", err_text());
+    const cJSON *event = NULL;
+    cJSON_ArrayForEach(event, member(root, "traceEvents")) {
+        see_event(event, &seen);
+    }
+    for (int worker = 0; worker < 4; worker++)
+        cr_assert(seen.named[worker] && seen.forward[worker] && seen.reduced[worker] &&
+                      seen.updated[worker],
+                  "worker %d is not wholly in it", worker);
+    cr_assert_geq(seen.n_events, at_least, "%lld events", (long long)seen.n_events);
+    cJSON_Delete(root);
+}
+
+Test(cli_output, trace, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    e2e_train_fully(job, "out", E2E_ARGS(SHORT, "--trace"));
+    check_trace("out/trace.json", STEPS * 4 * 5);
+    cr_assert_eq(e2e_files_in("out/logs"), 4, "the workers' traces are left");
+    e2e_train_fully(job, "plain", E2E_ARGS(SHORT));
+    e2e_check_equal("plain", "out", STEPS);
+    cr_assert_eq(access("plain/trace.json", F_OK), -1);
+}
+
+/* The newest attempt's events are in it when a worker was killed. */
+Test(cli_output, trace_with_a_death, .init = e2e_enter, .fini = e2e_leave) {
+    E2e run = e2e_train(e2e_job("mlp", e2e_mlp), "out", E2E_ARGS("--set", "steps=200", "--trace"));
+    cr_assert(e2e_await_rows(&run, "out", 50));
+    kill(e2e_worker("out", 1, 1), SIGKILL);
+    cr_assert_eq(e2e_wait(&run), 0);
+    check_trace("out/trace.json", 1000);
+}
+
+/* ---- the other commands ---- */
+
+Test(cli_output, plan, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    const char *text = run_text(E2E_ARGS("plan", job), 0);
+    cr_assert(strstr(text, "model mlp: 6 layers in 3 stages, cut as given; 4 workers"), "%s", text);
+    cr_assert(strstr(text, "  2.0: <a0 "), "%s", text);
+    const cJSON *plan = run_json(E2E_ARGS("plan", job, "--json"), 0);
+    cr_assert_eq(cJSON_GetArraySize(member(plan, "workers")), 4);
+    plan = run_json(E2E_ARGS("plan", job, "--json", "--set", "plan={\"stages\":2}"), 0);
+    cr_assert_eq(cJSON_GetArraySize(member(plan, "workers")), 2);
+    cr_assert(strstr(run_text(E2E_ARGS("plan", "none.json"), 2), "none.json"));
+    cr_assert_eq(e2e_scratch_folders(getpid()), 0);
+    cr_assert_eq(access("funcpipe-out", F_OK), -1, "planning made outputs");
+}
+
+Test(cli_output, model_inspect, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    const char *text = run_text(E2E_ARGS("model", "inspect", job), 0);
+    cr_assert(strstr(text, "6 layers, 1732 parameters"), "%s", text);
+    const cJSON *model = run_json(E2E_ARGS("model", "inspect", job, "--json"), 0);
+    cr_assert_eq(e2e_number(model, "parameters"), 1732);
+    cr_assert_eq(cJSON_GetArraySize(member(model, "layers")), 6);
+    cr_assert(strstr(run_text(E2E_ARGS("model", "inspetc", job), 2), "expected 'inspect'"));
+}
+
+Test(cli_output, diff, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    e2e_train_fully(job, "a", E2E_ARGS("--set", "steps=20"));
+    const char *a = e2e_checkpoint("a", 10);
+    const char *b = e2e_checkpoint("a", 20);
+    cr_assert(strstr(run_text(E2E_ARGS("diff", a, a), 0), "6 tensors: 6 equal, 0 with other"));
+    cr_assert(strstr(run_text(E2E_ARGS("diff", a, b), 1), "6 tensors: 0 equal, 6 with other"));
+    cr_assert(cJSON_IsTrue(member(run_json(E2E_ARGS("diff", a, a, "--json"), 0), "equal")));
+    const cJSON *diff = run_json(E2E_ARGS("diff", a, b, "--json"), 1);
+    cr_assert(cJSON_IsFalse(member(diff, "equal")));
+    cr_assert_eq(cJSON_GetArraySize(member(diff, "tensors")), 6);
+    run_text(E2E_ARGS("diff", a), 2);
+    run_text(E2E_ARGS("diff", a, "a/checkpoints/none"), 2);
+}
+
+Test(cli_output, version_and_help, .init = e2e_enter, .fini = e2e_leave) {
+    static const char *const commands[] = {"train", "eval", "plan", "model", "diff", "version"};
+    E2e run;
+    cr_assert_eq(strncmp(run_text(E2E_ARGS("version"), 0), "funcpipe ", 9), 0);
+    cr_assert_str_neq(e2e_text(run_json(E2E_ARGS("version", "--json"), 0), "version"), "");
+    for (int i = 0; i < 6; i++) {
+        const char *text = run_text(E2E_ARGS(commands[i], "--help"), 0);
+        cr_assert_eq(strncmp(text, "usage: funcpipe ", 16), 0, "%s", text);
+        cr_assert(strstr(run_text(E2E_ARGS("--help"), 0), commands[i]));
+    }
+    cr_assert_eq(e2e_run(&run, E2E_ARGS(NULL)), 2);
+    cr_assert(strstr(run_text(E2E_ARGS("trian"), 2), "did you mean 'train'?"));
+    cr_assert(strstr(run_text(E2E_ARGS("train", "--ouy", "x"), 2), "did you mean '--out'?"));
+}
+
+/* ---- evaluation ---- */
+
+static void check_figures(const cJSON *figures, const char *out, int64_t step) {
+    const cJSON *rows = e2e_lines(e2e_path("%s/metrics.jsonl", out));
+    const cJSON *row = cJSON_GetArrayItem(rows, (int)step - 1);
+    cr_assert_eq(e2e_number(figures, "loss"), e2e_number(row, "eval_loss"), "%s: %.17g, not %.17g",
+                 out, e2e_number(figures, "loss"), e2e_number(row, "eval_loss"));
+    cr_assert_eq(e2e_number(figures, "accuracy"), e2e_number(row, "eval_accuracy"));
+    cr_assert_eq(e2e_number(figures, "step"), (double)step);
+}
+
+/* What eval says of a checkpoint is what the training said, under every plan. */
+static void check_evaluations(const char *job, const char *const *more, double samples) {
+    const char *plans[] = {"plan={\"stages\":3}", "plan={\"stages\":1}"};
+    for (int i = 0; i < 2; i++) {
+        const char *out = i == 0 ? "three" : "one";
+        const char *all[] = {SHORT, "--set", plans[i], "--set", more[0], NULL};
+        e2e_train_fully(job, out, all);
+        const cJSON *figures = run_json(E2E_ARGS("eval", out, "--json"), 0);
+        check_figures(figures, out, 80);
+        cr_assert_eq(e2e_number(figures, "samples"), samples);
+        figures = run_json(E2E_ARGS("eval", e2e_checkpoint(out, 70), "--json"), 0);
+        check_figures(figures, out, 70);
+    }
+    e2e_check_same_rows("three", "one", 0, 80);
+}
+
+#define EVERY_10 "evaluate.every_steps=10"
+
+Test(cli_output, eval_mlp, .init = e2e_enter, .fini = e2e_leave) {
+    check_evaluations(e2e_job("mlp", e2e_mlp), (const char *const[]){EVERY_10}, 90);
+    const char *text = run_text(E2E_ARGS("eval", "one"), 0);
+    cr_assert(strstr(text, "(90 samples, after 80 steps)"), "%s", text);
+    const cJSON *figures =
+        run_json(E2E_ARGS("eval", "one", "--json", "--set", "evaluate.samples=33"), 0);
+    cr_assert_eq(e2e_number(figures, "samples"), 33);
+    run_text(E2E_ARGS("eval", "nowhere"), 2);
+    run_text(E2E_ARGS("eval", "one", "--job", "none.json"), 2);
+    cr_assert(strstr(
+        run_text(E2E_ARGS("eval", "one", "--set", "data.eval=null", "--set", "evaluate=null"), 2),
+        "no evaluation data"));
+}
+
+Test(cli_output, eval_cnn, .init = e2e_enter, .fini = e2e_leave) {
+    check_evaluations(e2e_job("cnn", e2e_cnn), (const char *const[]){EVERY_10}, 40);
+}
+
+Test(cli_output, eval_gpt, .init = e2e_enter, .fini = e2e_leave) {
+    check_evaluations(e2e_job("gpt", e2e_gpt), (const char *const[]){EVERY_10}, 24);
+}
+
+/* ---- files ---- */
+
+static bool there(const char *name) {
+    struct stat about;
+    return stat(name, &about) == 0 && about.st_size > 0;
+}
+
+/* All that README.md lists; and the resolved job gives the same run again, from anywhere. */
+Test(cli_output, outputs, .init = e2e_enter, .fini = e2e_leave) {
+    static const char *const names[] = {"job.json",      "plan.json",    "metrics.csv",
+                                        "metrics.jsonl", "events.jsonl", "logs/worker-0.0.1.log",
+                                        "checkpoints/80"};
+    static const char *const files[] = {"manifest.json", "model.safetensors.index.json",
+                                        "model-00001-of-00003.safetensors",
+                                        "update-00003-of-00003.safetensors"};
+    const char *job = e2e_job("mlp", e2e_mlp);
+    e2e_train_fully(job, "out", E2E_ARGS(SHORT));
+    for (int i = 0; i < 7; i++)
+        cr_assert(there(e2e_path("out/%s", names[i])), "%s", names[i]);
+    for (int i = 0; i < 4; i++)
+        cr_assert(there(e2e_path("out/checkpoints/80/%s", files[i])), "%s", files[i]);
+    cr_assert_eq(mkdir("elsewhere", 0755), 0);
+    cr_assert_eq(chdir("elsewhere"), 0);
+    e2e_train_fully("../out/job.json", "../again", NULL);
+    cr_assert_eq(chdir(".."), 0);
+    e2e_check_equal("out", "again", STEPS);
+    e2e_check_same_rows("out", "again", 0, STEPS);
+    cr_assert_str_eq(e2e_read("out/plan.json"), e2e_read("again/plan.json"));
+    cr_assert_str_eq(e2e_read("out/job.json"), e2e_read("again/job.json"));
+}
+
+/* Paths in a job file are relative to the file, --out to the current folder. */
+Test(cli_output, from_another_folder, .init = e2e_enter, .fini = e2e_leave) {
+    cr_assert(mkdir("jobs", 0755) == 0 && mkdir("here", 0755) == 0);
+    e2e_write("jobs/mlp.json", e2e_mlp);
+    cr_assert_eq(chdir("here"), 0);
+    E2e run;
+    cr_assert_eq(
+        e2e_run(&run, E2E_ARGS("train", "../jobs/mlp.json", SHORT, "--set", "relay=file://store")),
+        0, "%s", e2e_read(run.err));
+    cr_assert(there("funcpipe-out/mlp/job.json"));
+    cr_assert(there("../jobs/store"));
+    run_text(E2E_ARGS("eval", "funcpipe-out/mlp"), 0);
+    cr_assert_eq(chdir("/"), 0);
+    run_text(E2E_ARGS("eval", e2e_path("here/funcpipe-out/mlp/checkpoints/80")), 0);
+}
+
+/* Outputs that are there are neither mixed nor lost by mistake. */
+Test(cli_output, overwrite, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    e2e_train_fully(job, "out", E2E_ARGS("--set", "steps=20"));
+    const char *before = e2e_read("out/metrics.csv");
+    E2e run = e2e_train(job, "out", E2E_ARGS("--set", "steps=20"));
+    cr_assert_eq(e2e_wait(&run), 2);
+    cr_assert_str_eq(e2e_read("out/metrics.csv"), before);
+    e2e_write("out/notes.txt", "mine");
+    e2e_train_fully(job, "out", E2E_ARGS("--set", "steps=10", "--overwrite"));
+    e2e_check_rows("out", 10);
+    cr_assert_str_eq(e2e_read("out/notes.txt"), "mine");
+    cr_assert_eq(access("out/checkpoints/20", F_OK), -1);
+    cr_assert_eq(mkdir("mine", 0755), 0);
+    e2e_write("mine/notes.txt", "mine");
+    run = e2e_train(job, "mine", E2E_ARGS("--overwrite"));
+    cr_assert_eq(e2e_wait(&run), 2, "a folder that is none of ours was overwritten");
+    cr_assert_str_eq(e2e_read("mine/notes.txt"), "mine");
+}
