@@ -3,6 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
+/* The library is built for any processor of its kind; this chooses AVX2 or AVX-512 at run time. */
+#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
+#include <xxh_x86dispatch.h> /* makes XXH3_64bits a choice */
+#endif
 
 #include "core/err.h"
 
