@@ -462,15 +462,6 @@ static void file_interrupt(Relay *relay, bool on) {
     (void)n; /* EAGAIN: it is in the state asked for */
 }
 
-static void file_close(Relay *relay) {
-    RelayFile *file = (RelayFile *)relay;
-    if (file->inotify_fd >= 0)
-        close(file->inotify_fd);
-    if (file->wake_fd >= 0)
-        close(file->wake_fd);
-    free(file);
-}
-
 /* Temporary files that nobody holds are of writers that died. */
 static void clear_temporaries(const RelayFile *file) {
     DIR *dir = opendir(file->root);
@@ -487,6 +478,16 @@ static void clear_temporaries(const RelayFile *file) {
         close(fd);
     }
     closedir(dir);
+}
+
+static void file_close(Relay *relay) {
+    RelayFile *file = (RelayFile *)relay;
+    clear_temporaries(file);
+    if (file->inotify_fd >= 0)
+        close(file->inotify_fd);
+    if (file->wake_fd >= 0)
+        close(file->wake_fd);
+    free(file);
 }
 
 /* Can files be written without a name here, and be given one later? */

@@ -3,6 +3,7 @@
  *     a/b/+c     the object: appears by link(2) when it is complete, never changes
  *     a/b/@c     the note: replaced by rename(2)
  *     .tmp-*     a file being written, locked by its writer; one without a lock is a dead writer's
+ *                and goes when a handle is opened or closed
  *
  * so an object, a note and a sub-directory of one name do not meet. */
 #ifndef FUNCPIPE_STORAGE_RELAY_FILE_H

@@ -136,3 +136,12 @@ Test(relay_leftovers, nothing_is_left, .init = e2e_enter, .fini = e2e_leave) {
     cr_assert_eq(e2e_wait(&run), 1);
     cr_assert_eq(e2e_files_in("relay"), 0, "after a failure");
 }
+
+/* A worker is killed while it writes a note, and nobody opens the relay after it. */
+Test(relay_leftovers, half_a_note, .init = e2e_enter, .fini = e2e_leave) {
+    e2e_break_files("funcpipe-worker rename /@h.2.0 3 1 kill", true);
+    E2e run = e2e_train(e2e_job("mlp", e2e_mlp), "failed",
+                        E2E_ARGS(RELAY, "--set", "steps=1000", "--set", "limits.restarts=0"));
+    cr_assert_eq(e2e_wait(&run), 1, "%s", e2e_read(run.err));
+    cr_assert_eq(e2e_files_in("relay"), 0);
+}
