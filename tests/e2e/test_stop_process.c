@@ -152,7 +152,7 @@ Test(stop_process, the_coordinator, .init = e2e_enter, .fini = e2e_leave) {
     E2e run = e2e_train(job, "stopped", settings());
     cr_assert(e2e_await_rows(&run, "stopped", 20));
     kill(run.pid, SIGSTOP);
-    e2e_sleep_ms(3000 * e2e_slowness());
+    e2e_sleep_ms(3000);
     kill(run.pid, SIGCONT);
     finish(&run, "stopped");
     cr_assert_eq(e2e_count("stopped", "worker_died"), 0, "%s", e2e_read(run.err));
