@@ -211,7 +211,6 @@ int config_parse_plan(JsonObject *root, const Model *model, PlanRequest *out_pla
     int rc = json_opt(root, "plan", &value, path);
     TRY(rc);
     cJSON *empty = rc == 0 ? cJSON_CreateObject() : NULL;
-    rc = 0;
     if (!value && !empty)
         return err_set(ERR_MEMORY, "$.plan");
     TRY_DONE(json_object(value ? value : empty, value ? path : "$.plan", &object));

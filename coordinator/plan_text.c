@@ -99,7 +99,7 @@ static int parse_workers(JsonObject *root, Plan *plan) {
     for (int32_t i = 0; i < plan->spec.n_stages; i++)
         n_expected += plan->spec.replicas[i];
     TRY(json_get(root, "workers", &array, path));
-    if (!cJSON_IsArray(array) || cJSON_GetArraySize(array) != n_expected)
+    if (n_expected < 1 || !cJSON_IsArray(array) || cJSON_GetArraySize(array) != n_expected)
         return err_set(ERR_FORMAT, "%s: expected an array of %lld workers", path,
                        (long long)n_expected);
     plan->workers = calloc((size_t)n_expected, sizeof *plan->workers);
@@ -126,7 +126,8 @@ static int parse_times(JsonObject *root, Plan *plan) {
     int present = json_opt(root, "stage_us", &array, path);
     if (present <= 0)
         return present;
-    if (!cJSON_IsArray(array) || cJSON_GetArraySize(array) != plan->spec.n_stages)
+    if (plan->spec.n_stages < 1 || !cJSON_IsArray(array) ||
+        cJSON_GetArraySize(array) != plan->spec.n_stages)
         return err_set(ERR_FORMAT, "%s: expected an array of %d numbers", path,
                        plan->spec.n_stages);
     plan->stage_us = calloc((size_t)plan->spec.n_stages, sizeof *plan->stage_us);

@@ -35,7 +35,7 @@ typedef struct Fake {
     Relay *relay;
     Buf object;
     int64_t step;
-    bool muted, saves_told;
+    bool saves_told;
 } Fake;
 
 static void result_and_exit(int code, int64_t step, const char *text) {
@@ -290,9 +290,7 @@ static void run_steps(Fake *fake) {
         misbehave(fake, fake->step);
         if (fenced(fake))
             result_and_exit(ERR_SUPERSEDED, fake->step, "fenced off");
-        if (order->replica == 0)
-            put_norms(fake);
-        else if (fake->stage.has_loss)
+        if (order->replica == 0 || fake->stage.has_loss)
             put_norms(fake);
         int64_t decision = agree(fake);
         bool stop = (decision & DECISION_STOP) != 0;

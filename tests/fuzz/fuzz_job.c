@@ -1,5 +1,5 @@
-/* Any bytes as a job file: config_parse says yes or no; what it accepts is written as a resolved job
- * that reads back to the same text, and its plan, where it is small enough to make, too. */
+/* Any bytes as a job file: config_parse says yes or no; what it accepts is written as a resolved
+ * job that reads back to the same text, and its plan, where it is small enough to make, too. */
 #include <stdlib.h>
 #include <string.h>
 
