@@ -2,6 +2,9 @@
 if(FUNCPIPE_SANITIZE MATCHES "thread")
   add_executable(tsan_main ${CMAKE_CURRENT_LIST_DIR}/tsan_main.c)
   target_link_libraries(tsan_main fp_support)
-  add_test(NAME tsan_main COMMAND tsan_main)
-  set_tests_properties(tsan_main PROPERTIES TIMEOUT 900)
+  foreach(table vm equivalence kill relay_fault semantics)
+    add_test(NAME tsan_${table} COMMAND tsan_main ${table}/)
+    set_tests_properties(tsan_${table} PROPERTIES TIMEOUT 900
+      ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_LIST_DIR}/tsan.supp")
+  endforeach()
 endif()

@@ -4,16 +4,22 @@
  *     tsan_main vm abort   those whose "table/name" contains every word
  *     tsan_main --list
  *
+ * By hand: TSAN_OPTIONS=suppressions=tests/simulation/tsan.supp.
  * The last line is "N passed, M failed"; it fails when M > 0. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/clock.h"
+#include "tests/support/equivalence_scenarios.h"
+#include "tests/support/kill_scenarios.h"
+#include "tests/support/relay_fault_scenarios.h"
+#include "tests/support/semantics_scenarios.h"
 #include "tests/support/vm_scenarios.h"
 
 static const ScenarioTable *const tables[] = {
-    &vm_scenarios,
+    &vm_scenarios,          &equivalence_scenarios, &kill_scenarios,
+    &relay_fault_scenarios, &semantics_scenarios,
 };
 enum { N_TABLES = sizeof tables / sizeof tables[0] };
 

@@ -60,7 +60,7 @@ static int any_plan(const char *model, char *why, size_t why_bytes) {
     PlanCases cases;
     TRY(open_oracles(model, n_steps, &oracles, why, why_bytes));
     EXPECT(plan_cases_init(&cases, false, sim_long()) == 0, "%s", err_text());
-    for (int i = 0; i < cases.n; i++) {
+    for (int i = 0; i < cases.n; i += sim_stride()) {
         SimJob job;
         const PlanCase *one = &cases.items[i];
         TRY(open_job(&job, model, n_steps, why, why_bytes));
@@ -110,7 +110,7 @@ static int any_replicas(const char *model, int64_t n_steps, Measure measure, cha
     PlanCases cases;
     TRY(open_oracles(model, n_steps, &oracles, why, why_bytes));
     EXPECT(plan_cases_init(&cases, true, sim_long()) == 0, "%s", err_text());
-    for (int i = 0; i < cases.n; i++) {
+    for (int i = 0; i < cases.n; i += sim_stride()) {
         SimJob job;
         const PlanCase *one = &cases.items[i];
         TRY(open_job(&job, model, n_steps, why, why_bytes));
@@ -246,8 +246,11 @@ static int cut_everywhere(SimJob *job, int32_t max_stages, char *why, size_t why
             ends[s] = s + 1 < n_stages ? s + 1 : n_layers;
         }
         do {
+            if (n_cuts++ % sim_stride() != 0) {
+                continue;
+            }
             EXPECT(sim_job_cut(job, ends, n_stages) == 0, "%s", err_text());
-            vary(job, n_cuts++);
+            vary(job, n_cuts - 1);
             TRY(sim_check_same(job, NULL, &oracle, "", NULL, why, why_bytes));
         } while (sim_next_cut(ends, n_stages, n_layers));
     }

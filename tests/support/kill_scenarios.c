@@ -93,7 +93,7 @@ static int kill_each(KillRig *rig, int64_t step, bool eval, char *why, size_t wh
     const int64_t end = sim_long() && !eval ? N_STEPS : step + 1;
     for (int32_t w = 0; w < rig->n_workers; w++) {
         const int32_t n = eval ? rig->workers[w].n_eval : rig->workers[w].n_train;
-        for (int32_t i = 0; i < n * (int32_t)(end - first); i++) {
+        for (int32_t i = 0; i < n * (int32_t)(end - first); i += sim_stride()) {
             SimKill kill = rig_kill(rig, w, 1, first + i / n, i % n);
             kill.eval = eval;
             TRY(check_kills(rig, &kill, 1, 1, why, why_bytes));

@@ -107,7 +107,7 @@ static int sweep(const FaultSweep *it, char *why, size_t why_bytes) {
     EXPECT(n_cases > 0, "no worker has operations on handle %d", it->handle);
     /* A stride without a common divisor with the kinds goes round all of them. */
     const int32_t n_sampled = it->n_operations > 1 ? SAMPLED_SLOW : SAMPLED;
-    int32_t stride = sim_long() ? 1 : n_cases / n_sampled + 1;
+    int32_t stride = sim_long() ? 1 : n_cases / n_sampled * sim_stride() + 1;
     stride += stride > 1 && stride % it->n_kinds == 0;
     int32_t n = 0;
     for (int32_t w = 0; w < rig.n_workers; w++) {

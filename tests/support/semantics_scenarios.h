@@ -23,6 +23,7 @@
     X(clipping_scales_all_stages_alike)                                                            \
     X(a_gradient_of_one_stage_that_is_infinite_skips_the_step_everywhere)                          \
     X(an_infinite_gradient_on_the_wire_skips_the_step_everywhere)                                  \
+    X(skips_are_counted_over_a_restart)                                                            \
     X(training_that_overflows_goes_on_and_counts)                                                  \
     X(training_that_is_to_stop_when_not_finite_stops)                                              \
     X(tied_copies_stay_equal_over_stages)                                                          \

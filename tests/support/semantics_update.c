@@ -213,6 +213,27 @@ int semantics_an_infinite_gradient_on_the_wire_skips_the_step_everywhere(char *w
     return check_skip(&job, seed_gradient, why, why_bytes);
 }
 
+/* Killed in, before and after the skipped step, each worker counts as if it had not been. */
+int semantics_skips_are_counted_over_a_restart(char *why, size_t why_bytes) {
+    const SimFaults undisturbed = {.seed = seed_gradient};
+    SimJob job;
+    SimResult expected;
+    TRY(open_job(&job, "mlp", 3, why, why_bytes));
+    sim_job_steps(&job, 6, 2);
+    TRY(sim_check_run(&job, &undisturbed, &expected, why, why_bytes));
+    EXPECT(expected.skipped[5] == 1, "%d skipped", (int)expected.skipped[5]);
+    for (int32_t i = 0; i < 15; i++) {
+        const SimKill kill = {.stage = i % 3, .attempt = 1, .step = 1 + i / 3, .instr = 4 + i % 5};
+        const SimFaults faults = {.seed = seed_gradient, .kills = &kill, .n_kills = 1};
+        int32_t n_restarts = 0;
+        TRY(sim_check_same(&job, &faults, &expected, "", &n_restarts, why, why_bytes));
+        EXPECT(n_restarts == 1, "%d restarts", n_restarts);
+    }
+    sim_result_done(&expected);
+    sim_job_done(&job);
+    return 0;
+}
+
 int semantics_training_that_overflows_goes_on_and_counts(char *why, size_t why_bytes) {
     SimJob job;
     SimResult oracle, result;

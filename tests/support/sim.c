@@ -50,9 +50,11 @@ static int sim_open_relay(void *ctx, const Order *order, Relay **out_relay) {
     if (handle < SIM_MAX_HANDLES) {
         worker->handles[handle] = relay;
     }
-    worker->faulty_ops = relay->ops;
-    worker->ops = *relay->ops;
-    worker->ops.close = sim_close_relay;
+    if (worker->faulty_ops == NULL) { /* the first handle of all: nobody uses one yet */
+        worker->faulty_ops = relay->ops;
+        worker->ops = *relay->ops;
+        worker->ops.close = sim_close_relay;
+    }
     relay->ops = &worker->ops;
     *out_relay = relay;
     return 0;

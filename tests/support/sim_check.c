@@ -34,6 +34,14 @@ const char *sim_describe(const SimJob *job, char *out, size_t out_bytes) {
     return out;
 }
 
+int32_t sim_stride(void) {
+#ifdef __SANITIZE_THREAD__
+    return sim_long() ? 1 : 5;
+#else
+    return 1;
+#endif
+}
+
 /* Put "the job: words" into why, and be done with the result. */
 static __attribute__((format(printf, 5, 6))) int sim_check_failed(const SimJob *job,
                                                                   SimResult *result, char *why,
