@@ -3,7 +3,7 @@
  * two processes. Both sides reuse the same buffers, and both count making the file and removing it.
  * The sides alternate; the figure is the median of the ratios of neighbours, which see one load.
  *
- *     relay/file-8MB 0.97 x goal >= 0.9 ok           (--json: {"name", "value", "goal", "ok"})
+ *     relay/file-8MB 0.97 x goal >= 0.9 ok
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,10 +16,10 @@
 #include "core/clock.h"
 #include "core/err.h"
 #include "storage/relay.h"
+#include "tests/bench/bench.h"
 
 enum { OBJECT_BYTES = 8000000, N_WARM = 20, N_ROUNDS = 400, N_SIDES = 2 };
 enum { PLAIN, RELAY };
-static const double goal = 0.9;
 
 typedef struct Bench {
     Relay *relay;
@@ -114,17 +114,6 @@ static int64_t move_one(Bench *bench, int side, int round) {
     return took + reading + remove_one(bench, side, round);
 }
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a;
-    double y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values) {
-    qsort(values, N_ROUNDS, sizeof *values, by_value);
-    return values[N_ROUNDS / 2];
-}
-
 static double measure(Bench *bench) {
     static double ms[N_SIDES][N_ROUNDS];
     static double ratios[N_ROUNDS];
@@ -138,12 +127,13 @@ static double measure(Bench *bench) {
         if (round >= 0)
             ratios[round] = ms[PLAIN][round] / ms[RELAY][round];
     }
-    fprintf(stderr, "write+read+unlink %.3f ms, put+get+drop %.3f ms (medians of %d)\n",
-            median(ms[PLAIN]), median(ms[RELAY]), N_ROUNDS);
-    return median(ratios);
+    bench_note("relay/file-8MB: write+read+unlink %.3f ms, put+get+drop %.3f ms",
+               bench_median(ms[PLAIN], N_ROUNDS), bench_median(ms[RELAY], N_ROUNDS));
+    return bench_median(ratios, N_ROUNDS);
 }
 
 int main(int argc, char **argv) {
+    bench_begin(argc, argv);
     Bench bench = {.data = malloc(OBJECT_BYTES)};
     int ends[2];
     const char *above = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
@@ -160,18 +150,13 @@ int main(int argc, char **argv) {
     if (reader < 0 || relay_open(bench.url, &bench.relay) < 0)
         die("opening");
     double value = measure(&bench);
-    bool ok = value >= goal;
     (void)relay_drop(bench.relay, "job", NULL);
     relay_close(bench.relay);
     close(bench.peer);
     waitpid(reader, NULL, 0);
     rmdir(bench.url + strlen("file://"));
     rmdir(bench.folder);
-    if (argc > 1 && strcmp(argv[1], "--json") == 0)
-        printf("{\"name\": \"relay/file-8MB\", \"value\": %.3f, \"goal\": %.1f, \"ok\": %s}\n",
-               value, goal, ok ? "true" : "false");
-    else
-        printf("relay/file-8MB %.2f x goal >= %.1f %s\n", value, goal, ok ? "ok" : "MISSED");
+    bench_print("relay/file-8MB", value, 2, "x", true, 0.9);
     free(bench.data);
-    return ok ? 0 : 1;
+    return bench_end();
 }

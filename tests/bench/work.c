@@ -171,7 +171,7 @@ void work_cut(Work *work, const int32_t *ends, int32_t n_stages) {
 
 static void make_program(const Work *work, Order *order) {
     const PlanSpec *plan = &order->plan;
-    ScheduleSpec spec = {.hoist = work->hoist};
+    ScheduleSpec spec = {.warmup = work->warmup, .hoist = work->hoist};
     Stage stage;
     Program program;
     Buf text;

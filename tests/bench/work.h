@@ -11,7 +11,7 @@ enum { WORK_MAX_STAGES = 8 };
 typedef struct Work {
     Order order; /* template: stage and program are filled in per worker */
     char schedule[32];
-    int32_t hoist;
+    int32_t warmup, hoist;
     bool untraced;
     char folder[64];
     char preload[256];  /* library put in front of the workers' own; "": none */
