@@ -119,6 +119,7 @@ static int cpu_open(const DeviceConfig *config, Device **out_device) {
     device->threads = config->threads;
     device->isa = cpu_isas[isa].name;
     device->loops = cpu_isas[isa].loops;
+    device->compute_thread = pthread_self();
     cpu_bind(device);
     dnnl_status_t status = dnnl_engine_create(&device->engine, dnnl_cpu, 0);
     if (status == dnnl_success)
@@ -145,6 +146,7 @@ void cpu_bind(const Device *device) {
 }
 
 static int cpu_bind_thread(Device *device) {
+    device->compute_thread = pthread_self();
     cpu_bind(device);
     return 0;
 }

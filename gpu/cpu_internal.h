@@ -1,10 +1,12 @@
 /* What the CPU device's files share. An op is one layer opened for the device; its kind (CpuKind)
  * opens, runs and closes it, and cpu.c does what is common to all: row variants, rows 0, and
- * conversion to plain order for the kinds that know no other. */
+ * conversion to plain order for the kinds that know no other.
+ * lint: long because all of one folder's internals stand together. */
 #ifndef FUNCPIPE_GPU_CPU_INTERNAL_H
 #define FUNCPIPE_GPU_CPU_INTERNAL_H
 
 #include <dnnl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +30,7 @@ enum {
 
 struct Device {
     int32_t threads;
+    pthread_t compute_thread; /* the one that was bound: only it has a team */
     const char *isa;
     const CpuLoops *loops;
     dnnl_engine_t engine;
@@ -80,9 +83,12 @@ static inline int64_t cpu_min(int64_t a, int64_t b) {
 static inline int64_t cpu_ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
-/* Threads for `work` elements. */
+/* Threads for `work` elements. Threads that only move data work alone: a second team would take the
+ * processors from the first. */
 static inline int32_t cpu_team(const Device *device, int64_t work) {
-    return work < CPU_PARALLEL_ELEMENTS ? 1 : device->threads;
+    return work < CPU_PARALLEL_ELEMENTS || !pthread_equal(pthread_self(), device->compute_thread)
+               ? 1
+               : device->threads;
 }
 static inline int32_t cpu_max_rows(const Op *op) {
     return op->variants[op->n_variants - 1];

@@ -191,12 +191,6 @@ static void run_interrupt(void *ctx, bool on) {
     }
 }
 
-static int run_thread_start(void *ctx, Queue queue) {
-    Worker *worker = ctx;
-    (void)queue;
-    return worker->ops->bind_thread(worker->device);
-}
-
 /* ---- opening and closing ---- */
 
 static int run_open_relay(const Worker *worker, Relay **out_relay) {
@@ -304,11 +298,8 @@ static int run_load_state(Worker *worker) {
 }
 
 static int run_open(Worker *worker) {
-    const VmHost host = {.ctx = worker,
-                         .run = run_instr,
-                         .step_end = run_step_end,
-                         .interrupt = run_interrupt,
-                         .thread_start = run_thread_start};
+    const VmHost host = {
+        .ctx = worker, .run = run_instr, .step_end = run_step_end, .interrupt = run_interrupt};
     const Order *order = worker->order;
     Relay *relay = NULL;
     TRY(run_check_order(order));
