@@ -45,9 +45,9 @@ static void print_train(const CliArgs *args, const char *out, const ConductResul
     }
     printf("%s after %lld steps", job_state_name(result->state), (long long)result->step);
     if (isfinite(result->loss))
-        printf(", loss %.4f", result->loss);
+        printf(", loss %.4g", result->loss);
     if (result->has_eval)
-        printf(", evaluation: loss %.4f, accuracy %.4f", result->eval_loss, result->eval_accuracy);
+        printf(", evaluation: loss %.4g, accuracy %.4f", result->eval_loss, result->eval_accuracy);
     if (result->n_restarts > 0)
         printf(", %lld restart%s", (long long)result->n_restarts,
                result->n_restarts == 1 ? "" : "s");
@@ -144,7 +144,7 @@ static void print_eval(const CliArgs *args, const ConductResult *result, int64_t
         cli_print_json(object);
         return;
     }
-    printf("loss %.6f  accuracy %.6f  (%lld samples, after %lld steps)\n", result->eval_loss,
+    printf("loss %.6g  accuracy %.6f  (%lld samples, after %lld steps)\n", result->eval_loss,
            result->eval_accuracy, (long long)samples, (long long)result->step);
 }
 

@@ -89,8 +89,8 @@ typedef struct Conductor {
     Invoker *invoker;
     Progress progress;
     Beats *beats; /* (n_workers) */
-    int64_t last_row_ms;
-    double rate; /* samples a second, smoothed; 0: none yet */
+    int64_t last_row_ns, n_rows;
+    double sample_s; /* seconds a sample, smoothed; 0: not known yet */
 } Conductor;
 
 int64_t conductor_now_ms(void);

@@ -24,7 +24,7 @@ static void take_step(Conductor *conductor, const WatchReport *report) {
     const Order *order = &conductor->order;
     int64_t step = report->step;
     int64_t rows = order_batch_rows(order->train_samples, order->batch, step);
-    int64_t ms = report->now_ms - conductor->last_row_ms;
+    double seconds = (double)(report->now_ns - conductor->last_row_ns + 1) / 1e9;
     bool stop = (report->decision & DECISION_STOP) != 0;
     MetricsRow row = {
         .step = step,
@@ -32,12 +32,15 @@ static void take_step(Conductor *conductor, const WatchReport *report) {
         .loss = finite_or_nan(report->valid > 0 ? report->loss_sum / (double)report->valid : NAN),
         .lr = order_lr(&order->update, step, order->n_steps),
         .grad_norm = report->grad_norm,
-        .samples_per_s = (double)rows * 1000.0 / (double)(ms > 0 ? ms : 1),
+        .samples_per_s = (double)rows / seconds,
         .skipped = report->skipped,
         .wants_eval = !stop && order_eval_due(order, step)};
-    conductor->last_row_ms = report->now_ms;
-    conductor->rate =
-        conductor->rate > 0 ? 0.9 * conductor->rate + 0.1 * row.samples_per_s : row.samples_per_s;
+    conductor->last_row_ns = report->now_ns;
+    /* The first step's time holds the workers' start: it is given no weight once there are more. */
+    if (conductor->n_rows++ > 1)
+        conductor->sample_s += 0.1 * (seconds / (double)rows - conductor->sample_s);
+    else
+        conductor->sample_s = seconds / (double)rows;
     conductor->result->loss = row.loss;
     conductor->result->step = step + 1;
     check(conductor, outputs_row(conductor->outputs, &row));
@@ -64,7 +67,7 @@ static void take_evaluation(Conductor *conductor, const WatchReport *report) {
                             "\"step\":%lld,\"loss\":%.17g,\"accuracy\":%.17g",
                             (long long)report->step, result->eval_loss, result->eval_accuracy));
     progress_say(&conductor->progress, "evaluated",
-                 "evaluation after %lld steps: loss %.4f, accuracy %.4f", (long long)report->step,
+                 "evaluation after %lld steps: loss %.4g, accuracy %.4f", (long long)report->step,
                  result->eval_loss, result->eval_accuracy);
     conductor_event(conductor, &(JobEvent){.kind = JOB_EV_EVALUATED, .step = report->step}, NULL);
 }
@@ -131,15 +134,17 @@ void conductor_worker_ended(void *ctx, WorkerId worker, const WorkerResult *resu
 
 void conductor_show(Conductor *conductor) {
     const Job *job = &conductor->job;
-    int64_t median = job_median_step_ms(job);
+    double rest_s = conductor->sample_s * (double)conductor->order.batch *
+                    (double)(job->end_step - job->next_step);
     int64_t busy = 0;
     int64_t wait = 0;
     ProgressView view = {.state = job_state_name(job->state),
                          .step = job->next_step,
                          .end_step = job->end_step,
                          .loss = conductor->result->loss,
-                         .samples_per_s = conductor->rate,
-                         .left_ms = median > 0 ? median * (job->end_step - job->next_step) : -1,
+                         .samples_per_s = conductor->sample_s > 0 ? 1 / conductor->sample_s : 0,
+                         .left_ms =
+                             conductor->n_rows > 1 && rest_s < 1e12 ? (int64_t)(rest_s * 1000) : -1,
                          .bubble = -1,
                          .n_workers = job->n_workers};
     for (int32_t i = 0; i < job->n_workers; i++) {

@@ -41,7 +41,7 @@ static void format_line(const ProgressView *view, char *line, size_t line_bytes)
     char restarts[32] = "";
     char words[32];
     if (isfinite(view->loss))
-        snprintf(loss, sizeof loss, "  loss %.4f", view->loss);
+        snprintf(loss, sizeof loss, "  loss %.4g", view->loss);
     if (view->left_ms >= 0)
         snprintf(left, sizeof left, "  %s left",
                  text_format_duration(view->left_ms / 1000 * 1000, words, sizeof words));

@@ -60,12 +60,8 @@ struct Watch {
 
 /* ---- reports ---- */
 
-static int64_t now_ms(void) {
-    return clock_now_ns() / CLOCK_NS_PER_MS;
-}
-
 static int post(Watch *watch, WatchReport *report) {
-    report->now_ms = now_ms();
+    report->now_ns = clock_now_ns();
     pthread_mutex_lock(&watch->lock);
     if (watch->n_reports == watch->cap_reports) {
         size_t capacity = watch->cap_reports ? 2 * watch->cap_reports : 64;

@@ -25,7 +25,7 @@ typedef enum WatchKind {
 
 typedef struct WatchReport {
     WatchKind kind;
-    int64_t now_ms; /* monotonic, when it was read */
+    int64_t now_ns; /* monotonic, when it was read */
     int64_t step;
     int32_t stage, replica;
     double loss_sum;
