@@ -55,8 +55,8 @@ static void torch_open(Torch *torch, const char *model, int threads) {
         for (int fd = 3; fd < 32; fd++)
             close(fd);
         setenv("OMP_NUM_THREADS", number, 1);
-        execl("/usr/bin/python3", "python3", FUNCPIPE_SOURCE_DIR "/tests/bench/torch_step.py",
-              model, number, NULL);
+        execl("/usr/bin/python3", "/usr/bin/python3",
+              FUNCPIPE_SOURCE_DIR "/tests/bench/torch_step.py", model, number, NULL);
         _exit(127);
     }
     close(in[0]);
