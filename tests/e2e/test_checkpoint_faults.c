@@ -116,7 +116,7 @@ Test(checkpoint_faults, the_coordinator_tries_again, .init = e2e_enter, .fini = 
         e2e_train_fully(job(), out, more);
         cr_assert(e2e_file_broke(0), "%s: never happened", rules[i]);
         e2e_mend_files();
-        cr_assert_eq(e2e_count(out, "commit_failed"), 1, "%s: nobody said so", rules[i]);
+        cr_assert_geq(e2e_count(out, "commit_failed"), 1, "%s: nobody said so", rules[i]);
         check_equal(out);
         check_checkpoints(out);
     }
