@@ -56,12 +56,12 @@ static void two_stages(void) {
 }
 
 /* A linear layer (there must be a parameter), the sleepers, a classifier: little else than sleep.
- * The values that cross have 64 KiB a sample. */
+ * The values that cross have 128 KiB a micro-batch. */
 static void build_delays(Model *out_model, int32_t *ends) {
     const Shape input = shape_1d(16);
     const Shape scalar = {0};
     LayerAttr wide = model_attr_default(LAYER_LINEAR);
-    wide.features = 16384;
+    wide.features = 4096;
     int32_t at = MODEL_VALUE_INPUT;
     bench_must(model_init(out_model, "delays", DTYPE_F32, &input, DTYPE_I32, &scalar), "the model");
     at = model_add(out_model, LAYER_LINEAR, "spread", &at, 1, &wide, NULL);
