@@ -66,13 +66,18 @@ static void pulse_read_control(Pulse *pulse) {
         return;
     }
     Key key = key_control(&pulse->space);
+    memset(&control, 0, sizeof control);
     if (relay_note_get(pulse->relay, key.text, text, sizeof text, &bytes) >= 0 &&
-        report_parse_control(text, bytes, &control) >= 0) {
-        atomic_store(&pulse->decision,
-                     (control.stop ? DECISION_STOP : 0) | (control.save ? DECISION_SAVE : 0));
-    } else {
-        atomic_store(&pulse->decision, 0);
+        report_parse_control(text, bytes, &control) < 0) {
+        memset(&control, 0, sizeof control);
     }
+    if (control.stop) {
+        atomic_fetch_or(&pulse->decision, DECISION_STOP);
+    }
+    if (control.save && !pulse->save_wished) { /* once for each time the wish comes up */
+        atomic_fetch_or(&pulse->decision, DECISION_SAVE);
+    }
+    pulse->save_wished = control.save;
 }
 
 static bool pulse_fenced(Pulse *pulse) {

@@ -25,7 +25,9 @@ typedef struct Pulse {
     bool training;     /* its steps are train steps */
     VmTotals before;   /* totals of those that ran before */
     bool closing, superseded;
-    atomic_int decision; /* DECISION_ bits the control note asks for (leader) */
+    bool save_wished; /* the control note's save, when last read */
+    /* DECISION_ bits to be decided next (leader); whoever decides takes them. */
+    atomic_int decision;
 } Pulse;
 
 int pulse_start(Pulse *pulse, const Order *order, Fetch *watched, Relay *take_relay);

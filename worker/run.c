@@ -96,7 +96,7 @@ static int run_reduce(Worker *worker, int64_t step, int64_t *bytes) {
     TRY(layers_end_step(worker->layers, stream));
     TRY(params_finish(&worker->params, worker->layers, stream));
     return reduce_run(worker->reduce, stream, step, layers_loss(worker->layers),
-                      atomic_load(&worker->pulse.decision), &worker->result, bytes);
+                      atomic_exchange(&worker->pulse.decision, 0), &worker->result, bytes);
 }
 
 /* What is not a number has no sign for people. */
