@@ -188,6 +188,7 @@ static void await_no_workers(pid_t pid) {
 
 Test(cancel, killed_coordinator, .init = e2e_enter, .fini = e2e_leave) {
     E2e run = start("killed");
+    cr_assert(e2e_await_event(&run, "killed", "saved", 1));
     cr_assert_eq(e2e_processes_of(run.pid), 4);
     kill(run.pid, SIGKILL);
     cr_assert_eq(e2e_wait(&run), E2E_SIGNALLED + SIGKILL);
@@ -203,10 +204,11 @@ Test(cancel, killed_coordinator_at_random, .init = e2e_enter, .fini = e2e_leave)
     const char *job = e2e_job("mlp", e2e_mlp);
     int n_runs = e2e_long() ? 60 : 6;
     for (int i = 0; i < n_runs; i++) {
-        bool any = access("killed/checkpoints/10/manifest.json", F_OK) == 0 || i > 0;
-        E2e run = e2e_train(
-            job, "killed", E2E_ARGS(LONG, any ? "--resume" : "--overwrite", any ? "latest" : NULL));
-        e2e_await_rows(&run, "killed", i == 0 ? 30 : e2e_rows("killed") + 10);
+        E2e run =
+            e2e_train(job, "killed",
+                      E2E_ARGS(LONG, i > 0 ? "--resume" : "--overwrite", i > 0 ? "latest" : NULL));
+        cr_assert(e2e_await_event(&run, "killed", "saved", i == 0), "%s", e2e_read(run.err));
+        e2e_await_rows(&run, "killed", e2e_rows("killed") + 10);
         e2e_sleep_ms(i * 7 % 40);
         kill(run.pid, SIGKILL);
         e2e_wait(&run);
