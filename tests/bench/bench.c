@@ -10,7 +10,14 @@
 #include "core/clock.h"
 #include "core/err.h"
 
-enum { MAX_NAMES = 32, ENOUGH_QUIET = 3, PATIENCE_S = 60, LOOK_MS = 300, MAX_ROUNDS_FACTOR = 3 };
+enum {
+    MAX_NAMES = 32,
+    ENOUGH_QUIET = 3,
+    PATIENCE_S = 60,
+    LIMIT_S = 90,
+    LOOK_MS = 300,
+    MAX_ROUNDS_FACTOR = 3
+};
 static const double quiet_share = 0.1;
 
 static struct {
@@ -117,6 +124,11 @@ static double usage_s(int who) {
            (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
 }
 
+static double seconds(const char *name, double otherwise) {
+    const char *text = getenv(name);
+    return text ? strtod(text, NULL) : otherwise;
+}
+
 static void look(BenchNoise *noise) {
     *noise = (BenchNoise){.wall_s = (double)clock_now_ns() * 1e-9,
                           .busy_s = machine_busy_s(),
@@ -126,8 +138,7 @@ static void look(BenchNoise *noise) {
 /* Until nothing else has run for a moment, or the program's patience is at an end. */
 static void wait_for_quiet(void) {
     static double waited_s;
-    const char *text = getenv("BENCH_PATIENCE_S");
-    const double patience_s = text ? strtod(text, NULL) : PATIENCE_S;
+    const double patience_s = seconds("BENCH_PATIENCE_S", PATIENCE_S);
     while (waited_s < patience_s) {
         BenchNoise noise;
         look(&noise);
@@ -167,8 +178,13 @@ static int count_quiet(const BenchRounds *rounds, double *out_values) {
     return n;
 }
 
-bool bench_enough(const BenchRounds *rounds, int wanted) {
+bool bench_enough(BenchRounds *rounds, int wanted) {
     double values[BENCH_MAX_ROUNDS];
+    const double now_s = (double)clock_now_ns() * 1e-9;
+    if (rounds->n == 0)
+        rounds->begin_s = now_s;
+    if (rounds->n >= ENOUGH_QUIET && now_s - rounds->begin_s > seconds("BENCH_LIMIT_S", LIMIT_S))
+        return true;
     return rounds->n >= MAX_ROUNDS_FACTOR * wanted || rounds->n == BENCH_MAX_ROUNDS ||
            count_quiet(rounds, values) >= wanted;
 }

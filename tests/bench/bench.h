@@ -42,12 +42,14 @@ double bench_noise_end(const BenchNoise *noise, double own_s);
 /* Rounds of a comparison, each with both sides and its noise. */
 typedef struct BenchRounds {
     int n;
+    double begin_s;
     double value[BENCH_MAX_ROUNDS], noise[BENCH_MAX_ROUNDS];
 } BenchRounds;
 void bench_round(BenchRounds *rounds, double value, double noise);
-/* Enough: `wanted` quiet rounds, or three times as many as wanted in all. */
-bool bench_enough(const BenchRounds *rounds, int wanted);
-/* Median of the quiet rounds; of all (and a note) where fewer than three were quiet. */
+/* Enough: `wanted` quiet rounds, or three times as many as wanted in all, or at least three after
+ * BENCH_LIMIT_S seconds (90). */
+bool bench_enough(BenchRounds *rounds, int wanted);
+/* Median of the quiet rounds; of all where fewer than three were quiet. Says how many were. */
 double bench_conclude(const BenchRounds *rounds, const char *name);
 
 #endif
