@@ -125,6 +125,8 @@ typedef struct CpuLoops {
     void (*fill_plain)(float *y, float value, int64_t hw);
 
     /* blocked piece (hw, B) <-> B plain rows of hw */
+    void (*transpose_lines)(float *out, int64_t ld_out, const float *in, int64_t ld_in,
+                            int64_t n_rows, int64_t n_columns); /* out[c][r] = in[r][c] */
     void (*block_to_plain)(float *plain, const float *blocked, int64_t hw);
     void (*plain_to_block)(float *blocked, const float *plain, int64_t hw);
 

@@ -34,6 +34,9 @@ ISA_TEST(linear, gradients) {
     linear_case(isa, threads, shape_2d(5, 17), 33, true, 2);
     linear_case(isa, threads, shape_3d(16, 3, 5), 7, true, 2); /* a blocked value */
     linear_case(isa, threads, shape_1d(200), 300, true, 70);
+    linear_case(isa, threads, shape_1d(170), 37, true, 18); /* from here on y^T = w x^T */
+    linear_case(isa, threads, shape_1d(200), 66, false, 21);
+    linear_case(isa, threads, shape_2d(3, 144), 130, true, 6);
 }
 
 static void conv_reference(const OpCase *c, int32_t rows, double *const x[4], double *const w[4],
