@@ -134,14 +134,6 @@ Op *layers_op(const Layers *layers, int32_t layer) {
     return layers->local[layer - layers->setup.stage->first_layer].op;
 }
 
-int64_t layers_slot_bytes(const Layers *layers) {
-    return (int64_t)layers->slot_bytes;
-}
-
-int64_t layers_staging_bytes(const Layers *layers) {
-    return (int64_t)layers->staging_bytes;
-}
-
 static int layers_bind_params(Layers *layers, Params *params) {
     const size_t n = (size_t)layers->n_local * LAYER_MAX_PARAMS;
     layers->uses = calloc(n, sizeof *layers->uses);

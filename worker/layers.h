@@ -43,8 +43,6 @@ Op *layers_op(const Layers *layers, int32_t layer);
 /* Memory in two steps: add the areas to the stage's slab; once it is placed at `base`, use it. */
 int layers_plan(Layers *layers, Slab *slab);
 int layers_bind(Layers *layers, const Slab *slab, void *base, Params *params);
-int64_t layers_slot_bytes(const Layers *layers);    /* device bytes per micro-batch in flight */
-int64_t layers_staging_bytes(const Layers *layers); /* host bytes per micro-batch in flight */
 
 /* Compute thread: start a step's accumulation. loss_scale = 1 / valid targets of the batch. */
 void layers_begin_step(Layers *layers, int64_t step, double loss_scale);

@@ -232,14 +232,6 @@ static bool params_counts_norm(const ParamState *state) {
     return state->owner && state->meta->role == PARAM_WEIGHT;
 }
 
-int32_t params_owned_weights(const Params *params) {
-    int32_t n = 0;
-    for (int32_t i = 0; i < params->n_states; i++) {
-        n += params_counts_norm(&params->states[i]);
-    }
-    return n;
-}
-
 int params_square_sums(Params *params, Stream *stream, double *out) {
     for (int32_t i = 0; i < params->n_states; i++) {
         const ParamState *state = &params->states[i];

@@ -61,9 +61,9 @@ int params_load(Params *params, Stream *stream, const char *path);
 int params_prepare(Params *params, const struct Layers *layers, Stream *stream);
 /* Packed accumulators -> plain uses, uses of one stage summed into g (not for tied_across). */
 int params_finish(Params *params, const struct Layers *layers, Stream *stream);
-/* Sum of squares of g of every owned weight, ascending id: out (params_owned_weights). */
+/* Sum of squares of g of every owned weight, ascending id: as many as the stage's norms
+ * object holds (core/report.h). */
 int params_square_sums(Params *params, Stream *stream, double *out);
-int32_t params_owned_weights(const Params *params);
 /* One update: gradients scaled by `scale`; `n_micro` non-empty micro-batches moved statistics. */
 int params_update(Params *params, Stream *stream, int64_t step, double scale, int64_t n_micro);
 

@@ -95,8 +95,12 @@ static int run_reduce(Worker *worker, int64_t step, int64_t *bytes) {
     Stream *stream = worker->streams[QUEUE_COMPUTE];
     TRY(layers_end_step(worker->layers, stream));
     TRY(params_finish(&worker->params, worker->layers, stream));
-    return reduce_run(worker->reduce, stream, step, layers_loss(worker->layers),
-                      atomic_exchange(&worker->pulse.decision, 0), &worker->result, bytes);
+    const int32_t wish = atomic_exchange(&worker->pulse.decision, 0);
+    TRY(reduce_run(worker->reduce, stream, step, layers_loss(worker->layers), wish, &worker->result,
+                   bytes));
+    /* What an earlier attempt decided for this step stays; the wish is for the next one then. */
+    atomic_fetch_or(&worker->pulse.decision, wish & ~worker->result.decision);
+    return 0;
 }
 
 /* What is not a number has no sign for people. */

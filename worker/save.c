@@ -290,13 +290,6 @@ int save_wait(Save *save) {
     return note.code < 0 ? err_restore(&note) : 0;
 }
 
-int save_idle(Save *save) {
-    pthread_mutex_lock(&save->lock);
-    int idle = !save->writing;
-    pthread_mutex_unlock(&save->lock);
-    return idle;
-}
-
 int save_begin(Save *save, Stream *stream, int64_t step) {
     TRY(save_wait(save));
     for (int32_t i = 0; i < save->n_tensors; i++) {

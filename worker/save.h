@@ -17,12 +17,10 @@ typedef struct Save Save;
 int save_open(const Order *order, const Stage *stage, const Params *params, const WorkerEnv *env,
               Relay *take_relay, Save **out_save);
 void save_close(Save *save); /* waits for the write under way */
-/* Save the state after `step` updates' worth of steps. Waits (bounded) for an earlier save that is
- * still being written, and returns that one's error if it failed. */
+/* Save the state after `step` updates' worth of steps. Waits for an earlier save that is
+ * still being written (its tries are bounded), and returns that one's error if it failed. */
 int save_begin(Save *save, Stream *stream, int64_t step);
 /* Wait for the save under way; its error if it failed. */
 int save_wait(Save *save);
-/* 1 when nothing is being written. */
-int save_idle(Save *save);
 
 #endif
