@@ -57,7 +57,8 @@ int checkpoint_latest(const char *checkpoints, char out_directory[ORDER_PATH_BYT
 /* Remove partial checkpoints and temporary files, and all but the keep_last newest sound ones
  * (0: keep all). Workers may be reading and writing steps from `before` on, so those, and
  * everything at and above the newest sound checkpoint, are left alone (INT64_MAX: there are no
- * workers, all may go). Entries that are no step's directory are never touched. */
+ * workers, all may go). Entries that are no step's directory are never touched,
+ * and neither is a directory with files in it that no checkpoint has. */
 int checkpoint_clean(const char *checkpoints, int64_t keep_last, int64_t before);
 
 /* ---- differences ---- */

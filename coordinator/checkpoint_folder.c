@@ -120,8 +120,43 @@ int checkpoint_latest(const char *checkpoints, char out_directory[ORDER_PATH_BYT
 
 /* ---- cleaning ---- */
 
+/* ".tmp-" and hex digits, as files are called while they are written. */
 static bool is_temporary(const char *name) {
-    return strncmp(name, ".tmp-", 5) == 0;
+    return strncmp(name, ".tmp-", 5) == 0 && name[5] &&
+           name[5 + strspn(name + 5, "0123456789abcdef")] == '\0';
+}
+
+/* "-DIGITS" behind a place in a name; NULL: there is something else. */
+static const char *skip_number(const char *at) {
+    size_t n = at && *at == '-' ? strspn(at + 1, "0123456789") : 0;
+    return n > 0 ? at + 1 + n : NULL;
+}
+
+/* May a checkpoint hold a file of that name? */
+static bool is_own(const char *name) {
+    if (is_temporary(name) || strcmp(name, "manifest.json") == 0 ||
+        strcmp(name, "model.safetensors.index.json") == 0)
+        return true;
+    const char *at = strncmp(name, "model-", 6) == 0    ? name + 5
+                     : strncmp(name, "update-", 7) == 0 ? name + 6
+                                                        : NULL;
+    at = skip_number(at);
+    at = at && strncmp(at, "-of-", 4) == 0 ? skip_number(at + 3) : NULL;
+    return at && strcmp(at, ".safetensors") == 0;
+}
+
+/* 1: all in it is a checkpoint's; 0: there is something that no worker wrote. */
+static int is_checkpoint(const char *directory) {
+    DIR *dir = opendir(directory);
+    if (!dir)
+        return err_errno(ERR_IO, errno, "opening '%s'", directory);
+    int own = 1;
+    for (const struct dirent *entry = readdir(dir); entry && own; entry = readdir(dir)) {
+        const char *name = entry->d_name;
+        own = strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || is_own(name);
+    }
+    closedir(dir);
+    return own;
 }
 
 /* Remove a directory's files: all, or the temporary ones only. */
@@ -183,7 +218,9 @@ int checkpoint_clean(const char *checkpoints, int64_t keep_last, int64_t before)
         bool partial = !sound && access(manifest, F_OK) < 0 && errno == ENOENT;
         bool old = keep_last > 0 && n_sound >= keep_last;
         bool quiet = !workers || (newest >= 0 && step < newest && step < before);
-        if (quiet && (partial || old)) {
+        int own = quiet && (partial || old) ? is_checkpoint(path) : 0;
+        TRY_DONE(own);
+        if (own) {
             TRY_DONE(remove_checkpoint(path));
             n_removed++;
         } else if (quiet) {

@@ -244,7 +244,8 @@ static int prepare_outputs(Conductor *conductor) {
                          sizeof conductor->scratch_out));
         folder = conductor->scratch_out;
     }
-    return outputs_open(folder, mode, conductor->resume_step, &conductor->outputs);
+    return outputs_open(folder, conductor->config->order.job, mode, conductor->resume_step,
+                        &conductor->outputs);
 }
 
 static void end_outputs(Conductor *conductor) {

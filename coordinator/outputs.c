@@ -18,7 +18,7 @@
 #include "core/err.h"
 #include "core/text.h"
 
-enum { OUTPUTS_MAX_METRICS_BYTES = 1 << 30 };
+enum { OUTPUTS_MAX_METRICS_BYTES = 1 << 30, OUTPUTS_MAX_JOB_BYTES = 64 << 20 };
 
 static const char csv_head[] =
     "step,epoch,time,loss,lr,grad_norm,samples_per_s,eval_loss,eval_accuracy,skipped\n";
@@ -109,6 +109,31 @@ static bool looks_like_outputs(const Outputs *outputs) {
     return (join(path, sizeof path, outputs->folder, "events.jsonl") >= 0 &&
             access(path, F_OK) == 0) ||
            (join(path, sizeof path, outputs->folder, "job.json") >= 0 && access(path, F_OK) == 0);
+}
+
+/* A folder that a job goes on in is empty, or holds the outputs of a job of that name. */
+static int check_resumed(const Outputs *outputs, const char *job) {
+    char path[ORDER_PATH_BYTES];
+    cJSON *root = NULL;
+    ErrNote before;
+    if (!looks_like_outputs(outputs))
+        return err_set(ERR_EXISTS,
+                       "'%s' is not empty and holds no job's outputs: choose another --out",
+                       outputs->folder);
+    TRY(join(path, sizeof path, outputs->folder, "job.json"));
+    err_copy(&before);
+    if (json_parse_file(path, OUTPUTS_MAX_JOB_BYTES, &root) < 0) {
+        err_restore(&before); /* a job that ended early wrote none */
+        return 0;
+    }
+    const cJSON *name = cJSON_GetObjectItemCaseSensitive(root, "name");
+    int rc = 0;
+    if (job && cJSON_IsString(name) && strcmp(name->valuestring, job) != 0)
+        rc = err_set(ERR_EXISTS,
+                     "'%s' holds the outputs of job '%s', not of '%s': choose another --out",
+                     outputs->folder, name->valuestring, job);
+    cJSON_Delete(root);
+    return rc;
 }
 
 static int remove_own(const Outputs *outputs) {
@@ -224,7 +249,8 @@ static int write_text(int fd, const char *text, size_t bytes) {
     return 0;
 }
 
-static int prepare_folder(Outputs *outputs, OutputsMode mode, int64_t resume_step) {
+static int prepare_folder(Outputs *outputs, const char *job, OutputsMode mode,
+                          int64_t resume_step) {
     char path[ORDER_PATH_BYTES];
     TRY(make_folders(outputs->folder));
     int empty = is_empty(outputs->folder);
@@ -236,6 +262,8 @@ static int prepare_folder(Outputs *outputs, OutputsMode mode, int64_t resume_ste
                        outputs->folder);
     if (!empty && mode == OUTPUTS_OVERWRITE)
         TRY(remove_own(outputs));
+    if (!empty && mode == OUTPUTS_RESUME)
+        TRY(check_resumed(outputs, job));
     TRY(make_folder(outputs->checkpoints));
     TRY(make_folder(outputs->logs));
     if (mode != OUTPUTS_RESUME)
@@ -247,7 +275,8 @@ static int prepare_folder(Outputs *outputs, OutputsMode mode, int64_t resume_ste
     return cut_rows(path, resume_step, step_of_jsonl);
 }
 
-static int open_all(Outputs *outputs, const char *folder, OutputsMode mode, int64_t resume_step) {
+static int open_all(Outputs *outputs, const char *folder, const char *job, OutputsMode mode,
+                    int64_t resume_step) {
     struct stat about;
     char resolved[PATH_MAX];
     TRY(make_folders(folder));
@@ -256,7 +285,7 @@ static int open_all(Outputs *outputs, const char *folder, OutputsMode mode, int6
     TRY(text_copy(outputs->folder, sizeof outputs->folder, resolved));
     TRY(join(outputs->checkpoints, sizeof outputs->checkpoints, resolved, "checkpoints"));
     TRY(join(outputs->logs, sizeof outputs->logs, resolved, "logs"));
-    TRY(prepare_folder(outputs, mode, resume_step));
+    TRY(prepare_folder(outputs, job, mode, resume_step));
     TRY(append_to(outputs, "metrics.csv", &outputs->csv));
     TRY(append_to(outputs, "metrics.jsonl", &outputs->jsonl));
     TRY(append_to(outputs, "events.jsonl", &outputs->events));
@@ -265,12 +294,13 @@ static int open_all(Outputs *outputs, const char *folder, OutputsMode mode, int6
     return 0;
 }
 
-int outputs_open(const char *folder, OutputsMode mode, int64_t resume_step, Outputs **out_outputs) {
+int outputs_open(const char *folder, const char *job, OutputsMode mode, int64_t resume_step,
+                 Outputs **out_outputs) {
     Outputs *outputs = calloc(1, sizeof *outputs);
     if (!outputs)
         return err_set(ERR_MEMORY, "the outputs");
     outputs->csv = outputs->jsonl = outputs->events = -1;
-    int rc = open_all(outputs, folder, mode, resume_step);
+    int rc = open_all(outputs, folder, job, mode, resume_step);
     if (rc < 0) {
         outputs_close(outputs);
         return rc;

@@ -419,6 +419,29 @@ Test(checkpoint, clean_when_nobody_writes, .init = temp_enter, .fini = temp_leav
     model_done(&model);
 }
 
+Test(checkpoint, clean_leaves_what_no_worker_wrote, .init = temp_enter, .fini = temp_leave) {
+    static const char *const names[] = {"letter.txt", "model-1.safetensors", ".tmp-mine",
+                                        "update-00001-of-00002.safetensors.old"};
+    for (int i = 0; i < 4; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "%d", i);
+        mkdir(temp_path(path), 0755);
+        temp_write("0/model-00001-of-00002.safetensors", "x", 1);
+        snprintf(path, sizeof path, "%d/%s", i, names[i]);
+        temp_write(path, "dear", 4);
+    }
+    mkdir(temp_path("4"), 0755);
+    temp_write("4/model-00001-of-00002.safetensors", "x", 1);
+    temp_write("4/.tmp-0123456789abcdef", "x", 1);
+    cr_assert_eq(checkpoint_clean(temp_folder, 1, INT64_MAX), 1, "%s", err_text());
+    for (int i = 0; i < 4; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "%d/%s", i, names[i]);
+        cr_expect_eq(access(temp_path(path), F_OK), 0, "%s", path);
+    }
+    cr_expect_lt(access(temp_path("4"), F_OK), 0);
+}
+
 Test(checkpoint, clean_beside_writers, .init = temp_enter, .fini = temp_leave) {
     Model model = make_model();
     fill_folder(&model);

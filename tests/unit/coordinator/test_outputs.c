@@ -9,7 +9,7 @@ TestSuite(outputs, .init = temp_enter, .fini = temp_leave);
 
 static Outputs *open_mode(OutputsMode mode, int64_t resume_step) {
     Outputs *outputs = NULL;
-    cr_assert_eq(outputs_open(temp_path("a/b/out"), mode, resume_step, &outputs), 0, "%s",
+    cr_assert_eq(outputs_open(temp_path("a/b/out"), "job", mode, resume_step, &outputs), 0, "%s",
                  err_text());
     return outputs;
 }
@@ -100,7 +100,7 @@ Test(outputs, a_resume_cuts_the_rows_that_come_again) {
 Test(outputs, refuses_what_is_not_empty) {
     Outputs *outputs = open_mode(OUTPUTS_NEW, 0);
     outputs_close(outputs);
-    cr_expect_eq(outputs_open(temp_path("a/b/out"), OUTPUTS_NEW, 0, &outputs), ERR_EXISTS);
+    cr_expect_eq(outputs_open(temp_path("a/b/out"), "job", OUTPUTS_NEW, 0, &outputs), ERR_EXISTS);
     cr_expect(strstr(err_text(), "--resume latest"), "%s", err_text());
     outputs = open_mode(OUTPUTS_OVERWRITE, 0);
     outputs_close(outputs);
@@ -110,7 +110,8 @@ Test(outputs, overwrites_only_what_is_a_jobs) {
     Outputs *outputs = NULL;
     mkdir(temp_path("mine"), 0777);
     temp_write("mine/letter.txt", "dear", 4);
-    cr_expect_eq(outputs_open(temp_path("mine"), OUTPUTS_OVERWRITE, 0, &outputs), ERR_EXISTS);
+    cr_expect_eq(outputs_open(temp_path("mine"), "job", OUTPUTS_OVERWRITE, 0, &outputs),
+                 ERR_EXISTS);
     cr_expect_eq(access(temp_path("mine/letter.txt"), F_OK), 0);
     outputs = open_mode(OUTPUTS_NEW, 0);
     outputs_close(outputs);
@@ -120,6 +121,29 @@ Test(outputs, overwrites_only_what_is_a_jobs) {
     outputs_close(outputs);
     cr_expect_eq(access(temp_path("a/b/out/notes.txt"), F_OK), 0, "not ours");
     cr_expect_lt(access(temp_path("a/b/out/trace.json"), F_OK), 0);
+}
+
+/* A resume cleans checkpoints: never in a folder that was somebody's own before. */
+Test(outputs, resumes_only_in_what_is_the_jobs) {
+    static const char other[] = "{\"name\":\"other\"}";
+    static const char same[] = "{\"name\":\"job\"}";
+    Outputs *outputs = NULL;
+    mkdir(temp_path("mine"), 0777);
+    mkdir(temp_path("mine/checkpoints"), 0777);
+    mkdir(temp_path("mine/checkpoints/7"), 0777);
+    cr_expect_eq(outputs_open(temp_path("mine"), "job", OUTPUTS_RESUME, 70, &outputs), ERR_EXISTS);
+    cr_expect(strstr(err_text(), "holds no job's outputs"), "%s", err_text());
+    cr_expect_lt(access(temp_path("mine/logs"), F_OK), 0, "nothing is made there");
+    outputs_close(open_mode(OUTPUTS_RESUME, 70)); /* an empty one will do */
+    outputs_close(open_mode(OUTPUTS_RESUME, 70));
+    temp_write("a/b/out/job.json", other, sizeof other - 1);
+    cr_expect_eq(outputs_open(temp_path("a/b/out"), "job", OUTPUTS_RESUME, 70, &outputs),
+                 ERR_EXISTS);
+    cr_expect(strstr(err_text(), "of job 'other', not of 'job'"), "%s", err_text());
+    temp_write("a/b/out/job.json", same, sizeof same - 1);
+    outputs_close(open_mode(OUTPUTS_RESUME, 70));
+    temp_write("a/b/out/job.json", same, 4); /* half of it says nothing */
+    outputs_close(open_mode(OUTPUTS_RESUME, 70));
 }
 
 Test(outputs, events_are_json_whatever_their_text) {
