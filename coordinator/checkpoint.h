@@ -54,6 +54,11 @@ int checkpoint_verify(const char *directory);
  * passed over. ERR_NOT_FOUND: none (or no such folder). out_step may be NULL. */
 int checkpoint_latest(const char *checkpoints, char out_directory[ORDER_PATH_BYTES],
                       int64_t *out_step);
+/* The same among steps below `before`. */
+int checkpoint_latest_before(const char *checkpoints, int64_t before,
+                             char out_directory[ORDER_PATH_BYTES], int64_t *out_step);
+/* Rename a damaged checkpoint to DIRECTORY.damaged-N, where nothing takes it for a step's. */
+int checkpoint_set_aside(const char *directory);
 /* Remove partial checkpoints and temporary files, and all but the keep_last newest sound ones
  * (0: keep all). Workers may be reading and writing steps from `before` on, so those, and
  * everything at and above the newest sound checkpoint, are left alone (INT64_MAX: there are no

@@ -12,7 +12,7 @@
 #include "core/err.h"
 #include "core/text.h"
 
-enum { STEP_TEXT_BYTES = 24 };
+enum { STEP_TEXT_BYTES = 24, MAX_ASIDE = 99 };
 
 typedef struct StepList {
     int64_t *steps; /* descending */
@@ -93,29 +93,55 @@ static int check_sound(const char *directory, int64_t step) {
     return rc;
 }
 
-int checkpoint_latest(const char *checkpoints, char out_directory[ORDER_PATH_BYTES],
-                      int64_t *out_step) {
+int checkpoint_latest_before(const char *checkpoints, int64_t before,
+                             char out_directory[ORDER_PATH_BYTES], int64_t *out_step) {
     StepList list = {0};
     TRY(list_steps(checkpoints, &list));
     int rc = ERR_NOT_FOUND;
+    size_t n_seen = 0;
+    int64_t step = -1;
     char path[CHECKPOINT_PATH_BYTES];
-    size_t i = 0;
-    for (; i < list.n && rc < 0; i++) {
-        rc = step_path(path, checkpoints, list.steps[i]);
+    for (size_t i = 0; i < list.n && rc < 0; i++) {
+        step = list.steps[i];
+        if (step >= before)
+            continue;
+        n_seen++;
+        rc = step_path(path, checkpoints, step);
         if (rc >= 0)
-            rc = check_sound(path, list.steps[i]);
+            rc = check_sound(path, step);
     }
     if (rc >= 0)
         rc = text_copy(out_directory, ORDER_PATH_BYTES, path);
-    else if (list.n > 0) /* the oldest one's reason is the note so far */
-        rc = err_context(ERR_NOT_FOUND, "none of the %zu checkpoints in '%s' is sound", list.n,
+    else if (n_seen > 0) /* the oldest one's reason is the note so far */
+        rc = err_context(ERR_NOT_FOUND, "none of the %zu checkpoints in '%s' is sound", n_seen,
                          checkpoints);
     else
-        rc = err_set(ERR_NOT_FOUND, "there is no checkpoint in '%s'", checkpoints);
+        rc = err_set(ERR_NOT_FOUND, "there is no %scheckpoint in '%s'", list.n > 0 ? "other " : "",
+                     checkpoints);
     if (rc >= 0 && out_step)
-        *out_step = list.steps[i - 1];
+        *out_step = step;
     free(list.steps);
     return rc < 0 ? rc : 0;
+}
+
+int checkpoint_latest(const char *checkpoints, char out_directory[ORDER_PATH_BYTES],
+                      int64_t *out_step) {
+    return checkpoint_latest_before(checkpoints, INT64_MAX, out_directory, out_step);
+}
+
+int checkpoint_set_aside(const char *directory) {
+    char aside[CHECKPOINT_PATH_BYTES];
+    for (int i = 1; i <= MAX_ASIDE; i++) {
+        int n = snprintf(aside, sizeof aside, "%s.damaged-%d", directory, i);
+        if (n < 0 || (size_t)n >= sizeof aside)
+            return err_set(ERR_LIMIT, "the path '%s.damaged-%d' is too long", directory, i);
+        if (access(aside, F_OK) < 0 && errno == ENOENT)
+            return rename(directory, aside) < 0
+                       ? err_errno(ERR_IO, errno, "renaming '%s' to '%s'", directory, aside)
+                       : 0;
+    }
+    return err_set(ERR_LIMIT, "'%s' has been damaged %d times: remove some of its copies",
+                   directory, MAX_ASIDE);
 }
 
 /* ---- cleaning ---- */

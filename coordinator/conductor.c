@@ -194,8 +194,24 @@ static bool has_manifest(const char *folder) {
     return access(path, F_OK) == 0;
 }
 
-/* Find the checkpoint that --resume means. */
-static int find_checkpoint(const ConductOptions *options, char *found) {
+/* The newest checkpoint of which every byte is as it was written (1); people hear of newer ones. */
+static int find_latest(Conductor *conductor, const char *checkpoints, char *found) {
+    int64_t step = INT64_MAX;
+    Progress progress = conductor->progress;
+    if (conductor->options->quiet) /* that another one is taken must be known all the same */
+        progress_init(&progress, false, false);
+    for (;;) {
+        TRY(checkpoint_latest_before(checkpoints, step, found, &step));
+        int rc = checkpoint_verify(found);
+        if (rc != ERR_CORRUPT && rc != ERR_IO)
+            return rc < 0 ? rc : 1;
+        progress_say(&progress, "warning", "%s; looking for an older one", err_text());
+    }
+}
+
+/* Find the checkpoint that --resume means. 1: its bytes have been checked. */
+static int find_checkpoint(Conductor *conductor, char *found) {
+    const ConductOptions *options = conductor->options;
     char place[ORDER_PATH_BYTES + 32];
     char resolved[PATH_MAX];
     bool latest = strcmp(options->resume, "latest") == 0;
@@ -212,7 +228,7 @@ static int find_checkpoint(const ConductOptions *options, char *found) {
         snprintf(place, sizeof place, "%s", folder);
     if (!realpath(place, resolved))
         return err_set(ERR_NOT_FOUND, "there is no checkpoint in '%s'", folder);
-    return checkpoint_latest(resolved, found, NULL);
+    return find_latest(conductor, resolved, found);
 }
 
 static int prepare_resume(Conductor *conductor) {
@@ -220,9 +236,12 @@ static int prepare_resume(Conductor *conductor) {
     CheckpointManifest manifest;
     if (!conductor->options->resume)
         return 0;
-    TRY(find_checkpoint(conductor->options, conductor->resume_folder));
+    int verified = find_checkpoint(conductor, conductor->resume_folder);
+    TRY(verified);
     TRY(checkpoint_check(conductor->resume_folder, &order->model,
                          order->eval_only ? CHECKPOINT_ANY_UPDATE : (int)order->update.kind));
+    if (!verified)
+        TRY(checkpoint_verify(conductor->resume_folder));
     TRY(checkpoint_read(conductor->resume_folder, &manifest));
     conductor->resume_step = manifest.step;
     checkpoint_done(&manifest);

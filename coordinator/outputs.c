@@ -209,20 +209,24 @@ done:
     return rc < 0 ? rc : 0;
 }
 
+/* Newer checkpoints than the one to go on from: damaged ones go out of the way, so that they do not
+ * count as the newest; others are not to be written over. */
 static int check_newer(const Outputs *outputs, int64_t resume_step) {
     char latest[ORDER_PATH_BYTES];
     int64_t step = 0;
     ErrNote before;
     err_copy(&before);
-    if (checkpoint_latest(outputs->checkpoints, latest, &step) < 0) {
-        err_restore(&before);
-        return 0;
+    while (checkpoint_latest(outputs->checkpoints, latest, &step) >= 0 && step > resume_step) {
+        int rc = checkpoint_verify(latest);
+        if (rc != ERR_CORRUPT && rc != ERR_IO)
+            return rc < 0 ? rc
+                          : err_set(ERR_EXISTS,
+                                    "'%s' has checkpoints up to step %lld, newer than step %lld: "
+                                    "resume the latest, or choose another --out",
+                                    outputs->folder, (long long)step, (long long)resume_step);
+        TRY(checkpoint_set_aside(latest));
     }
-    if (step > resume_step)
-        return err_set(ERR_EXISTS,
-                       "'%s' has checkpoints up to step %lld, newer than step %lld: resume the "
-                       "latest, or choose another --out",
-                       outputs->folder, (long long)step, (long long)resume_step);
+    err_restore(&before);
     return 0;
 }
 

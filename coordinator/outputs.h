@@ -33,8 +33,8 @@ typedef struct Outputs Outputs;
 
 /* `job` is the name of the job. ERR_EXISTS: the folder holds something and the mode is OUTPUTS_NEW;
  * or it does not look like a job's, or is another job's by its job.json; or it has checkpoints
- * newer than resume_step. OUTPUTS_OVERWRITE removes only what outputs are made of, and nothing
- * unless the folder looks like a job's (any job's). */
+ * newer than resume_step (damaged ones are set aside). OUTPUTS_OVERWRITE removes only what outputs
+ * are made of, and nothing unless the folder looks like a job's (any job's). */
 int outputs_open(const char *folder, const char *job, OutputsMode mode, int64_t resume_step,
                  Outputs **out_outputs);
 void outputs_close(Outputs *outputs); /* writes the rows that still wait */

@@ -246,3 +246,44 @@ Test(resume, damaged_newest, .init = e2e_enter, .fini = e2e_leave) {
     e2e_check_equal("unbroken", "resumed", STEPS);
     e2e_check_equal("unbroken", "resumed", 70);
 }
+
+/* One bit of a file of equal size: the last one of its last tensor. */
+static void flip(const char *path) {
+    FILE *file = fopen(path, "r+");
+    cr_assert_not_null(file, "%s", path);
+    cr_assert_eq(fseek(file, -1, SEEK_END), 0);
+    int last = fgetc(file);
+    cr_assert_eq(fseek(file, -1, SEEK_END), 0);
+    cr_assert_geq(fputc(last ^ 1, file), 0);
+    cr_assert_eq(fclose(file), 0);
+}
+
+/* Only the hash tells: the latest falls back and says so, and what is damaged goes aside. */
+Test(resume, damaged_bytes, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    train_unbroken(job, "unbroken");
+    train_unbroken(job, "resumed");
+    flip("resumed/checkpoints/80/update-00002-of-00003.safetensors");
+    flip("resumed/checkpoints/70/model-00003-of-00003.safetensors");
+    E2e run;
+    int status = e2e_run(&run, E2E_ARGS("eval", "resumed/checkpoints/70"));
+    cr_assert_eq(status, 1, "%d: %s", status, e2e_read(run.err));
+    cr_assert(strstr(e2e_read(run.err), "model-00003-of-00003.safetensors' has XXH3"), "%s",
+              e2e_read(run.err));
+    status = e2e_run(&run, E2E_ARGS("eval", "resumed"));
+    cr_assert_eq(status, 0, "%d: %s", status, e2e_read(run.err));
+    cr_assert(strstr(e2e_read(run.err), "70': 'model-00003"), "%s", e2e_read(run.err));
+    cr_assert(strstr(e2e_read(run.out), "after 60 steps"), "%s", e2e_read(run.out));
+    run = e2e_train(job, "resumed",
+                    E2E_ARGS("--set", "steps=80", "--set", "plan.replicas=null", "--set",
+                             "save.keep_last=0", "--resume", "latest"));
+    status = e2e_wait(&run);
+    cr_assert_eq(status, 0, "%d: %s", status, e2e_read(run.err));
+    cr_assert(strstr(e2e_read(run.err), "looking for an older one"), "%s", e2e_read(run.err));
+    e2e_check_clean(&run);
+    cr_assert_eq(access("resumed/checkpoints/80.damaged-1/manifest.json", F_OK), 0);
+    cr_assert_eq(access("resumed/checkpoints/70.damaged-1/manifest.json", F_OK), 0);
+    cr_assert_eq(e2e_number(e2e_event("resumed", "worker_started", -1, -1, 0), "first_step"), 60);
+    e2e_check_rows("resumed", STEPS);
+    e2e_check_equal("unbroken", "resumed", STEPS);
+}
