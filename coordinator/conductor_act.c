@@ -13,6 +13,30 @@
 
 enum { CONDUCT_MAX_CLAIMS = 1 << 20, CONDUCT_NOTE_MARGIN_MS = 60000 };
 
+/* ---- the loop's own objects ---- */
+
+/* May a write into the relay that failed be tried again? Waits a little: 150 ms in all, for the
+ * loop stands still. */
+static bool try_again(int rc, int n_tries) {
+    static const int wait_ms[] = {10, 40, 100};
+    if (rc >= 0 || rc == ERR_TIMEOUT || !err_retry(rc) || n_tries >= 3)
+        return false;
+    clock_sleep_until(clock_deadline_ms(wait_ms[n_tries]));
+    return true;
+}
+
+/* Like relay_put; *out_again: it was tried more than once, so what is there may be ours. */
+static int put(Conductor *conductor, Key key, const char *text, bool *out_again) {
+    Slice part = {text, strlen(text)};
+    int rc = 0;
+    int n_tries = 0;
+    do {
+        rc = relay_put(conductor->relay, key.text, &part, 1, clock_deadline_ms(CONDUCT_RELAY_MS));
+    } while (try_again(rc, n_tries++));
+    *out_again = n_tries > 1;
+    return rc;
+}
+
 /* ---- profiling ---- */
 
 static void prepare_work(uv_work_t *work) {
@@ -58,18 +82,27 @@ static int open_relay(Conductor *conductor) {
     return relay_open(order->relay_url, &conductor->relay);
 }
 
+/* Is it our claim? The answer to a put that took place may have been lost. */
+static bool is_ours(Conductor *conductor, Key key, const char *text) {
+    char there[64];
+    size_t bytes = 0;
+    return relay_get(conductor->relay, key.text, there, sizeof there,
+                     clock_deadline_ms(CONDUCT_RELAY_MS), &bytes) >= 0 &&
+           bytes == strlen(text) && memcmp(there, text, bytes) == 0;
+}
+
 /* Take the first generation nobody has: what other runs left in the relay is never read. */
 static int claim(Conductor *conductor) {
-    char text[32];
+    char text[64];
     KeySpace *space = &conductor->space;
-    snprintf(text, sizeof text, "%lld", (long long)getpid());
-    Slice part = {text, strlen(text)};
+    snprintf(text, sizeof text, "%lld %lld", (long long)getpid(), (long long)clock_now_ns());
     TRY(text_copy(space->job, sizeof space->job, conductor->order.job));
     for (int64_t generation = 1; generation < CONDUCT_MAX_CLAIMS; generation++) {
-        int rc = relay_put(conductor->relay, key_claim(space->job, generation).text, &part, 1,
-                           clock_deadline_ms(CONDUCT_RELAY_MS));
+        bool again = false;
+        Key key = key_claim(space->job, generation);
+        int rc = put(conductor, key, text, &again);
         TRY(rc);
-        if (rc == 0) {
+        if (rc == 0 || (again && is_ours(conductor, key, text))) {
             space->generation = generation;
             conductor->order.generation = generation;
             conductor->claimed = true;
@@ -206,7 +239,7 @@ static void act_invoke(Conductor *conductor, const JobAction *action) {
 /* A worker has died and is about to be replaced: say why, then fence off what may still live. */
 static void act_fence(Conductor *conductor, const JobAction *action) {
     const JobWorker *worker = job_worker(&conductor->job, action->stage, action->replica);
-    Slice part = {"fence", 5};
+    bool again = false;
     int rc = outputs_event(conductor->outputs, "worker_died", worker->death_text,
                            "\"stage\":%d,\"replica\":%d,\"attempt\":%lld,\"step\":%lld",
                            action->stage, action->replica, (long long)action->attempt - 1,
@@ -216,10 +249,9 @@ static void act_fence(Conductor *conductor, const JobAction *action) {
                  action->stage, action->replica, (long long)worker->death_step, worker->death_text,
                  (long long)action->step);
     if (rc >= 0)
-        rc = relay_put(
-            conductor->relay,
-            key_fence(&conductor->space, action->stage, action->replica, action->attempt).text,
-            &part, 1, clock_deadline_ms(CONDUCT_RELAY_MS));
+        rc = put(conductor,
+                 key_fence(&conductor->space, action->stage, action->replica, action->attempt),
+                 "fence", &again);
     if (rc < 0)
         conductor_fail(conductor, rc);
 }
@@ -229,10 +261,14 @@ static void act_control(Conductor *conductor, const JobAction *action) {
     Control control = {.stop = action->stop, .save = action->save};
     buf_init(&text, RELAY_NOTE_MAX_BYTES);
     int rc = report_format_control(&control, &text);
-    if (rc >= 0)
-        rc =
-            relay_note_put(conductor->relay, key_control(&conductor->space).text, text.data,
-                           text.bytes, conductor->config->stop_timeout_ms + CONDUCT_NOTE_MARGIN_MS);
+    bool formed = rc >= 0;
+    int n_tries = 0;
+    do {
+        if (formed)
+            rc = relay_note_put(conductor->relay, key_control(&conductor->space).text, text.data,
+                                text.bytes,
+                                conductor->config->stop_timeout_ms + CONDUCT_NOTE_MARGIN_MS);
+    } while (formed && try_again(rc, n_tries++));
     buf_done(&text);
     if (rc < 0)
         conductor_fail(conductor, rc);

@@ -1,4 +1,6 @@
 /* The conductor against a worker that misbehaves on command (fake_worker.c). */
+#include <dlfcn.h>
+#include <errno.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -12,6 +14,42 @@
 #include "tests/support/temp_folder.h"
 
 TestSuite(conductor, .init = temp_enter, .fini = temp_leave);
+
+/* The next `n` links or renames of the coordinator to a path that ends in `end` fail; the first
+ * one takes place all the same when `done`. */
+static struct {
+    const char *end;
+    int n;
+    bool done;
+} fault;
+
+static bool fails(const char *path) {
+    size_t length = strlen(path);
+    size_t wanted = fault.end ? strlen(fault.end) : SIZE_MAX;
+    if (wanted > length || fault.n == 0 || strcmp(path + length - wanted, fault.end) != 0)
+        return false;
+    fault.n--;
+    errno = EIO;
+    return true;
+}
+
+int linkat(int from_fd, const char *from, int to_fd, const char *to, int flags) {
+    int (*real)(int, const char *, int, const char *, int) =
+        (int (*)(int, const char *, int, const char *, int))dlsym(RTLD_NEXT, "linkat");
+    if (!fails(to))
+        return real(from_fd, from, to_fd, to, flags);
+    if (fault.done)
+        real(from_fd, from, to_fd, to, flags);
+    fault.done = false;
+    errno = EIO;
+    return -1;
+}
+
+int rename(const char *from, const char *to) {
+    int (*real)(const char *, const char *) =
+        (int (*)(const char *, const char *))dlsym(RTLD_NEXT, "rename");
+    return fails(to) ? -1 : real(from, to);
+}
 
 static const char base[] =
     "{\"version\": 1, \"name\": \"job\","
@@ -139,6 +177,33 @@ Test(conductor, replaces_workers_that_die) {
     cr_expect(strstr(events, "killed by signal 9"));
     cr_expect(strstr(events, "ended with status 9 and without a result; see "));
     cr_expect(strstr(events, "\"attempt\":3,\"pid\""));
+}
+
+/* One failure of the relay is no failure of the job. */
+Test(conductor, tries_again_to_write_into_the_relay) {
+    fault.end = "/+claim.1";
+    fault.n = 3;
+    fault.done = true; /* the claim is ours though we heard of a failure */
+    ConductResult result = run("");
+    check_done(&result);
+    cr_expect_eq(fault.n, 0);
+}
+
+Test(conductor, tries_again_to_fence) {
+    fault.end = "/+f.1.0.2";
+    fault.n = 3;
+    ConductResult result = run("1.0.1:7:kill");
+    check_done(&result);
+    cr_expect_eq(fault.n, 0);
+}
+
+Test(conductor, does_not_try_for_ever) {
+    fault.end = "/+claim.1";
+    fault.n = 4;
+    ConductResult result = run("");
+    cr_expect_eq(result.state, JOB_FAILED);
+    cr_expect_eq(result.failure.code, ERR_IO, "%s", result.failure.text);
+    cr_expect_eq(fault.n, 0);
 }
 
 Test(conductor, gives_up_on_a_worker_that_keeps_dying) {
@@ -394,7 +459,10 @@ Test(conductor, saves_by_time) {
                                      {"steps", "60"},
                                      {"data.eval", "null"},
                                      {"evaluate", "null"}};
+    fault.end = "/@control";
+    fault.n = 2;
     ConductResult result = run_sets("*.*.*:*:slow=40", sets, 4, NULL);
+    cr_expect_eq(fault.n, 0, "the wish to save is written again");
     cr_assert_eq(result.state, JOB_DONE, "%s", result.failure.text);
     cr_expect_geq(count(read_out("events.jsonl"), "\"event\":\"saved\""), 3);
 }
