@@ -342,6 +342,7 @@ void watch_drop(Watch *watch, int64_t first_step, int64_t end_step_) {
     if (watch->drop_first == watch->drop_end)
         watch->drop_first = first_step;
     watch->drop_end = end_step_;
+    pthread_cond_broadcast(&watch->changed);
     pthread_mutex_unlock(&watch->lock);
 }
 
@@ -360,11 +361,11 @@ static int drop_step(Watch *watch, int64_t step) {
     return 0;
 }
 
+/* What fails is asked for still, and done the next time. */
 static int do_drops(Watch *watch) {
     pthread_mutex_lock(&watch->lock);
     int64_t first = watch->drop_first;
     int64_t end = watch->drop_end;
-    watch->drop_first = end;
     pthread_mutex_unlock(&watch->lock);
     if (first == end)
         return 0;
@@ -373,8 +374,12 @@ static int do_drops(Watch *watch) {
         if (watch->pending[i].step < end)
             remove_pending(watch, i);
     }
-    for (int64_t step = first; step < end; step++)
+    for (int64_t step = first; step < end; step++) {
         TRY(drop_step(watch, step));
+        pthread_mutex_lock(&watch->lock);
+        watch->drop_first = step + 1;
+        pthread_mutex_unlock(&watch->lock);
+    }
     return 0;
 }
 
@@ -387,18 +392,18 @@ static bool is_closing(Watch *watch) {
     return closing;
 }
 
-static void sleep_until(Watch *watch, int64_t deadline_ns) {
+/* Until the deadline, or until there is something to drop where the sleep is `for_drops`. */
+static void sleep_until(Watch *watch, int64_t deadline_ns, bool for_drops) {
     struct timespec until = {.tv_sec = (time_t)(deadline_ns / CLOCK_NS_PER_S),
                              .tv_nsec = (long)(deadline_ns % CLOCK_NS_PER_S)};
     pthread_mutex_lock(&watch->lock);
-    while (!watch->closing && watch->drop_first == watch->drop_end &&
+    while (!watch->closing && !(for_drops && watch->drop_first != watch->drop_end) &&
            pthread_cond_timedwait(&watch->changed, &watch->lock, &until) == 0) {
     }
     pthread_mutex_unlock(&watch->lock);
 }
 
-static int watch_once(Watch *watch) {
-    TRY(do_drops(watch));
+static int read_reports(Watch *watch) {
     if (clock_now_ns() >= watch->next_beat_ns) {
         watch->next_beat_ns = clock_deadline_ms(watch->order->heartbeat_ms);
         TRY(read_heartbeats(watch));
@@ -408,8 +413,20 @@ static int watch_once(Watch *watch) {
         return wait_norms(watch, watch->next_beat_ns);
     if (watch->n_pending > 0)
         return wait_pending(watch, watch->next_beat_ns);
-    sleep_until(watch, watch->next_beat_ns);
+    sleep_until(watch, watch->next_beat_ns, true);
     return 0;
+}
+
+/* Drops that fail keep nothing from being read: a worker whose heartbeat is not seen counts as
+ * dead.
+ */
+static int watch_once(Watch *watch) {
+    ErrNote note = {0};
+    int dropped = do_drops(watch);
+    if (dropped < 0)
+        err_copy(&note);
+    int rc = read_reports(watch);
+    return dropped < 0 && (rc >= 0 || rc == ERR_TIMEOUT) ? err_restore(&note) : rc;
 }
 
 /* An error is tried again while the relay may come back; then the job has to know. */
@@ -439,7 +456,7 @@ static void *watch_thread(void *arg) {
             post(watch, &report);
             break;
         }
-        sleep_until(watch, clock_deadline_ms(WATCH_RETRY_MS));
+        sleep_until(watch, clock_deadline_ms(WATCH_RETRY_MS), false);
     }
     return NULL;
 }
