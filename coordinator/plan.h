@@ -31,8 +31,8 @@ typedef struct Plan {
     double *stage_us;   /* (n_stages) measured time of a micro-batch; NULL: not measured */
     int64_t save_every; /* steps between saves; 0: only at the end */
     int64_t step_bytes; /* published through the relay in a full step */
-    int64_t held_bytes; /* what the relay holds at most between saves; saves by time may only
-                           make it less */
+    int64_t held_bytes; /* what the relay holds at most between saves, its objects rounded up to
+                           pages of memory; saves by time may only make it less */
 } Plan;
 
 /* Ask the worker binary for what plan_make needs: the layers' times where the cut is automatic and

@@ -121,6 +121,36 @@ Test(plan, every_number_of_stages_up_to_the_layers) {
     }
 }
 
+/* 3000 objects of some bytes are 3000 pages of a file system in memory. */
+Test(plan, holds_whole_pages) {
+    static const ConfigSet sets[] = {{"plan.stages", "2"},
+                                     {"data.eval", "null"},
+                                     {"micro_batch", "1"},
+                                     {"save.every_steps", "50"},
+                                     {"limits.relay", "1GB"}};
+    JobConfig config = load(sets, 5);
+    Plan plan = make(&config, NULL);
+    int64_t n_objects = 51 * (2 * 32 + 2 * 2); /* edges there and back, norms and saves */
+    cr_expect_eq(plan.held_bytes, n_objects * 4096);
+    cr_expect_lt(plan.step_bytes, 2 * 32 * (16 * 4 + 1) + 4096, "without headers and pages");
+    plan_done(&plan);
+    config_done(&config);
+}
+
+/* Sums that no integer holds are a limit, not a nonsense plan. */
+Test(plan, more_than_can_be_counted) {
+    static const ConfigSet sets[] = {{"plan.stages", "8"},
+                                     {"model.options.hidden", "[524288, 524288, 524288]"},
+                                     {"data.eval.samples", "1000000000000"},
+                                     {"limits.relay", "9000000GB"}};
+    JobConfig config = load(sets, 4);
+    Plan plan;
+    cr_expect_eq(plan_make(&config, NULL, &plan), ERR_INFEASIBLE);
+    cr_expect(strstr(err_text(), "more than 8") && strstr(err_text(), "raise limits.relay"), "%s",
+              err_text());
+    config_done(&config);
+}
+
 Test(plan, saves_before_the_relay_is_full) {
     static const ConfigSet tight[] = {{"plan.stages", "2"}, {"limits.relay", "200kB"}};
     JobConfig config = load(tight, 2);
