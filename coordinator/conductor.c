@@ -164,6 +164,12 @@ static void on_signal(uv_signal_t *handle, int number) {
     conductor_event(conductor, &(JobEvent){.kind = JOB_EV_CANCEL, .cancel = cancel}, NULL);
 }
 
+/* nohup starts its program with SIGHUP ignored, and means it. */
+static bool is_ignored(int number) {
+    struct sigaction now;
+    return number == SIGHUP && sigaction(number, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
 static int run_loop(Conductor *conductor) {
     int rc = uv_loop_init(&conductor->loop);
     if (rc < 0)
@@ -171,7 +177,8 @@ static int run_loop(Conductor *conductor) {
     for (int i = 0; i < N_SIGNALS; i++) {
         uv_signal_init(&conductor->loop, &conductor->signals[i]);
         conductor->signals[i].data = conductor;
-        uv_signal_start(&conductor->signals[i], on_signal, signal_numbers[i]);
+        if (!is_ignored(signal_numbers[i]))
+            uv_signal_start(&conductor->signals[i], on_signal, signal_numbers[i]);
     }
     uv_timer_init(&conductor->loop, &conductor->tick);
     conductor->tick.data = conductor;

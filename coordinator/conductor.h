@@ -4,7 +4,8 @@
  * leaves nothing behind in the relay, however the job ends.
  *
  * Signals: the first SIGINT (Ctrl-C) or SIGTERM asks all workers to save and end, the second ends
- * at once; the exit code is 130 after SIGINT and 6 after SIGTERM (and SIGHUP). */
+ * at once; the exit code is 130 after SIGINT and 6 after SIGTERM (and SIGHUP, unless it was ignored
+ * from the start, as under nohup). */
 #ifndef FUNCPIPE_COORDINATOR_CONDUCTOR_H
 #define FUNCPIPE_COORDINATOR_CONDUCTOR_H
 

@@ -454,6 +454,34 @@ Test(conductor, a_relay_of_its_own_goes_away) {
     cr_expect_lt(access(dead, F_OK), 0, "what a killed coordinator left goes away");
 }
 
+static void *hang_up(void *unused) {
+    struct timespec pause = {.tv_nsec = 300000000};
+    nanosleep(&pause, NULL);
+    kill(getpid(), SIGHUP);
+    return unused;
+}
+
+static ConductResult run_hung_up(void) {
+    pthread_t thread;
+    cr_assert_eq(pthread_create(&thread, NULL, hang_up, NULL), 0);
+    ConductResult result = run("*.*.*:*:slow=40");
+    pthread_join(thread, NULL);
+    return result;
+}
+
+Test(conductor, a_hang_up_cancels) {
+    signal(SIGHUP, SIG_DFL);
+    ConductResult result = run_hung_up();
+    cr_expect_eq(result.state, JOB_CANCELLED, "%s", result.failure.text);
+    cr_expect_eq(result.exit_code, EXIT_CODE_CANCELLED);
+}
+
+Test(conductor, a_hang_up_is_nothing_under_nohup) {
+    signal(SIGHUP, SIG_IGN);
+    ConductResult result = run_hung_up();
+    check_done(&result);
+}
+
 Test(conductor, saves_by_time) {
     static const ConfigSet sets[] = {{"save", "{\"every\": \"500ms\", \"every_steps\": 1000}"},
                                      {"steps", "60"},
