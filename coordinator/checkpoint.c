@@ -426,6 +426,20 @@ int checkpoint_check(const char *directory, const Model *model, int update) {
     return rc;
 }
 
+int checkpoint_check_momentum(const char *directory, const Model *model, const UpdateSpec *update) {
+    CheckpointManifest manifest;
+    if (update->kind != UPDATE_SGD || update->momentum <= 0)
+        return 0;
+    TRY(checkpoint_read(directory, &manifest));
+    bool none = manifest.n_tensors == model->n_params;
+    checkpoint_done(&manifest);
+    return none ? err_set(ERR_ARGUMENT,
+                          "checkpoint '%s' was made with sgd without momentum and has none to go "
+                          "on from, the job uses momentum %g (update.momentum)",
+                          directory, (double)update->momentum)
+                : 0;
+}
+
 int checkpoint_verify(const char *directory) {
     CheckpointManifest manifest;
     char path[CHECKPOINT_PATH_BYTES];

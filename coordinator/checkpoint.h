@@ -47,6 +47,9 @@ int checkpoint_commit(const char *directory, const char *job, int64_t step, cons
 /* Can `model` go on from it? The files have the manifest's sizes and hold exactly the model's
  * tensors. `update`: an UpdateKind, or CHECKPOINT_ANY_UPDATE. ERR_ARGUMENT when it differs. */
 int checkpoint_check(const char *directory, const Model *model, int update);
+/* Has a checkpoint that passed checkpoint_check the momentum that `update` goes on from? One that
+ * has some where none is wanted will do. ERR_ARGUMENT when not. */
+int checkpoint_check_momentum(const char *directory, const Model *model, const UpdateSpec *update);
 /* Read every byte and compare the files' hashes: ERR_CORRUPT names the file. */
 int checkpoint_verify(const char *directory);
 

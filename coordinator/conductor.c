@@ -247,6 +247,8 @@ static int prepare_resume(Conductor *conductor) {
     TRY(verified);
     TRY(checkpoint_check(conductor->resume_folder, &order->model,
                          order->eval_only ? CHECKPOINT_ANY_UPDATE : (int)order->update.kind));
+    if (!order->eval_only)
+        TRY(checkpoint_check_momentum(conductor->resume_folder, &order->model, &order->update));
     if (!verified)
         TRY(checkpoint_verify(conductor->resume_folder));
     TRY(checkpoint_read(conductor->resume_folder, &manifest));

@@ -168,6 +168,18 @@ Test(resume, refusals, .init = e2e_enter, .fini = e2e_leave) {
     expect_refusal(job, E2E_ARGS("--set", "steps=80"), "is not empty");
 }
 
+/* Momentum cannot begin anew behind steps that had none; the other way round it is left out. */
+Test(resume, momentum_of_none, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    e2e_train_fully(job, "unbroken", E2E_ARGS("--set", "steps=20", "--set", "update.momentum=0"));
+    expect_refusal(job, E2E_ARGS("--set", "steps=40", "--resume", "latest"),
+                   "sgd without momentum");
+    e2e_train_fully(job, "with", E2E_ARGS("--set", "steps=20"));
+    e2e_train_fully(
+        job, "with",
+        E2E_ARGS("--set", "steps=40", "--set", "update.momentum=0", "--resume", "latest"));
+}
+
 /* The model has lost a layer: the checkpoint's tensors of it are too many. */
 Test(resume, surplus_tensors_are_named, .init = e2e_enter, .fini = e2e_leave) {
     const char *job = e2e_job("mlp", e2e_mlp);

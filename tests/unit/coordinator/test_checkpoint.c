@@ -294,6 +294,21 @@ Test(checkpoint, check_names_what_does_not_fit, .init = temp_enter, .fini = temp
     model_done(&model);
 }
 
+Test(checkpoint, momentum_that_was_never_saved, .init = temp_enter, .fini = temp_leave) {
+    Model model = make_model();
+    cr_assert_eq(commit(&(Run){.n_stages = 2, .step = 3, .no_momentum = true}, &model), 0);
+    cr_assert_eq(commit(&(Run){.n_stages = 2, .step = 4}, &model), 0);
+    UpdateSpec with = {.kind = UPDATE_SGD, .momentum = 0.9};
+    UpdateSpec without = {.kind = UPDATE_SGD};
+    cr_expect_eq(checkpoint_check_momentum(temp_path("3"), &model, &with), ERR_ARGUMENT);
+    cr_expect(strstr(err_text(), "without momentum") && strstr(err_text(), "0.9"), "%s",
+              err_text());
+    cr_expect_eq(checkpoint_check_momentum(temp_path("3"), &model, &without), 0);
+    cr_expect_eq(checkpoint_check_momentum(temp_path("4"), &model, &with), 0);
+    cr_expect_eq(checkpoint_check_momentum(temp_path("4"), &model, &without), 0);
+    model_done(&model);
+}
+
 Test(checkpoint, damage_is_seen, .init = temp_enter, .fini = temp_leave) {
     Model model = make_model();
     Run run = {.n_stages = 2, .step = 3};
