@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -92,7 +93,9 @@ static int child_start(const char *path, const char *flag, Child *out_child) {
     int rc = 0;
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attributes;
-    char *argv[] = {(char *)path, (char *)flag, NULL};
+    char parent[24];
+    snprintf(parent, sizeof parent, "%lld", (long long)getpid());
+    char *argv[] = {(char *)path, (char *)flag, (char *)"--parent-pid", parent, NULL};
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in) < 0 ||
         socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, out) < 0)
         rc = err_errno(ERR_IO, errno, "starting '%s'", path);
