@@ -281,6 +281,8 @@ static int end_step(Watch *watch) {
     for (int32_t p = 0; p < order->model.n_params; p++)
         total += watch->owner[p] >= 0 ? watch->squares[p] : 0.0;
     step->grad_norm = sqrt(total);
+    if (step->step + 1 == order->end_step) /* too late: the workers end as they would have */
+        step->decision &= ~DECISION_STOP;
     bool stop = (step->decision & DECISION_STOP) != 0;
     TRY(post(watch, step));
     if (stop)

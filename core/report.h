@@ -43,7 +43,11 @@ typedef struct Control {
 int report_format_control(const Control *control, Buf *out_text);
 int report_parse_control(const char *text, size_t bytes, Control *out_control);
 
-enum { DECISION_SAVE = 1, DECISION_STOP = 2 }; /* STOP: save after this step, then end */
+enum {
+    DECISION_SAVE = 1,
+    DECISION_STOP = 2
+}; /* STOP: save after this step, then end;
+     nothing at the last step */
 
 /* Norms object (key_norms), a blob of three tensors. Published by replica 0 of every stage, and by
  * every replica of the loss stage:

@@ -179,7 +179,8 @@ static int run_step_end(void *ctx, int64_t step) {
         return 0;
     }
     worker->step = step + 1;
-    if ((worker->result.decision & DECISION_STOP) != 0) {
+    /* A wish to stop that comes with the last step is too late: the job ends as if it had not. */
+    if ((worker->result.decision & DECISION_STOP) != 0 && step + 1 < worker->order->end_step) {
         return 1;
     }
     if (step + 1 < worker->segment_end && run_save_due(worker, step)) {

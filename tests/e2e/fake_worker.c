@@ -293,7 +293,7 @@ static void run_steps(Fake *fake) {
         if (order->replica == 0 || fake->stage.has_loss)
             put_norms(fake);
         int64_t decision = agree(fake);
-        bool stop = (decision & DECISION_STOP) != 0;
+        bool stop = (decision & DECISION_STOP) != 0 && fake->step + 1 < order->end_step;
         if (!stop && order_eval_due(order, fake->step))
             put_eval(fake, fake->step + 1);
         if (decision || order_save_due(order, fake->step))
