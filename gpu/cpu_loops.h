@@ -3,7 +3,8 @@
  * of fixed size and spread them over the OpenMP team. Outputs may be the storage of an input
  * element for element (y over x, dx over dy) unless said otherwise.
  *
- * B is the table's channel block: a blocked value of one sample lies as (C/B, H*W, B). */
+ * B is the table's channel block: a blocked value of one sample lies as (C/B, H*W, B).
+ * lint: long because it lists every loop. */
 #ifndef FUNCPIPE_GPU_CPU_LOOPS_H
 #define FUNCPIPE_GPU_CPU_LOOPS_H
 

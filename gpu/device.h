@@ -13,7 +13,8 @@
  * Parameters and gradients are plain outside the ops; an op may keep a packed copy of its weights
  * (OP_PREPARE makes it) and a packed gradient accumulator (OP_FINISH makes it plain).
  *
- * Same op, inputs, rows, threads and instruction set: the same bits on every run. */
+ * Same op, inputs, rows, threads and instruction set: the same bits on every run.
+ * lint: long because it is the whole contract of a device, on one page. */
 #ifndef FUNCPIPE_GPU_DEVICE_H
 #define FUNCPIPE_GPU_DEVICE_H
 
