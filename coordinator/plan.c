@@ -363,6 +363,7 @@ static int choose_saves(const JobConfig *config, const RelayBytes *bytes, Plan *
     int64_t per_step = bytes->held;
     if (order->eval_every > 0)
         per_step = sum(per_step, bytes->held_eval / order->eval_every);
+    per_step = per_step > 0 ? per_step : 1;
     int64_t room = (config->relay_limit_bytes - bytes->held_eval) / per_step - 1;
     plan->step_bytes = bytes->step;
     plan->save_every = order->save_every;
