@@ -278,6 +278,66 @@ int semantics_logged_loss_is_the_mean_over_the_batch(char *why, size_t why_bytes
     return 0;
 }
 
+/* One batch again and again, small steps down its gradient: the loss falls by rate * norm^2. */
+static int check_descent(SimJob *job, char *why, size_t why_bytes) {
+    SimResult result;
+    char text[SIM_DESCRIBE_BYTES];
+    const double rate = 1e-3;
+    plain_update(job, rate);
+    sim_job_steps(job, 4, 0);
+    TRY(sim_check_run(job, NULL, &result, why, why_bytes));
+    for (int32_t s = 0; s + 1 < result.n_steps; s++) {
+        const double fall = result.loss[s] - result.loss[s + 1];
+        const double mean = result.norm[s] * result.norm[s + 1];
+        EXPECT(fabs(fall / (rate * mean) - 1.0) < 0.01,
+               "%s, step %d: the loss falls by %g, the gradient says %g",
+               sim_describe(job, text, sizeof text), s, fall, rate * mean);
+    }
+    sim_result_done(&result);
+    return 0;
+}
+
+/* With all samples in the batch, with fewer than a batch, and with targets that do not count. */
+int semantics_gradient_is_that_of_the_logged_loss(char *why, size_t why_bytes) {
+    static const int64_t samples[] = {8, 3, 5};
+    for (int32_t i = 0; i < 9; i++) {
+        SimJob job;
+        if (i % 3 == 2) {
+            EXPECT(sim_job_init_text(&job, ignoring_tokens, true, 13) == 0, "%s", err_text());
+            EXPECT(sim_job_stages(&job, 3) == 0, "%s", err_text());
+        } else {
+            TRY(open_job(&job, i % 3 == 0 ? "mlp" : "cnn", 3, why, why_bytes));
+        }
+        for (int32_t l = 0; l < job.order.model.n_layers; l++) {
+            job.order.model.layers[l].attr.p = 0.0F; /* the same masks in every step: none */
+        }
+        sim_job_samples(&job, samples[i / 3]);
+        sim_job_micro(&job, 8, i % 3 == 1 ? 8 : 2); /* batch statistics: of one micro-batch */
+        job.order.plan.replicas[1] = 2;
+        TRY(check_descent(&job, why, why_bytes));
+        sim_job_done(&job);
+    }
+    return 0;
+}
+
+/* Three samples are a partial batch of 8 and a full one of 3. */
+int semantics_partial_batch_is_a_full_batch_of_its_size(char *why, size_t why_bytes) {
+    static const char *const models[] = {"mlp", "cnn", "tiny_gpt"};
+    for (size_t m = 0; m < 3; m++) {
+        SimJob job;
+        SimResult full;
+        TRY(open_job(&job, models[m], 3, why, why_bytes));
+        sim_job_samples(&job, 3);
+        sim_job_micro(&job, 3, 2);
+        TRY(sim_check_run(&job, NULL, &full, why, why_bytes));
+        sim_job_micro(&job, 8, 2);
+        TRY(sim_check_same(&job, NULL, &full, "a batch of 8", NULL, why, why_bytes));
+        sim_result_done(&full);
+        sim_job_done(&job);
+    }
+    return 0;
+}
+
 int semantics_one_update_moves_as_far_for_any_number_of_micro_batches(char *why, size_t why_bytes) {
     SimJob job;
     SimResult plain, clipped;

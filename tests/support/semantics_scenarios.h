@@ -13,6 +13,8 @@
     X(ignored_targets_count_nowhere)                                                               \
     X(micro_batches_and_batches_without_a_valid_target)                                            \
     X(logged_loss_is_the_mean_over_the_batch)                                                      \
+    X(gradient_is_that_of_the_logged_loss)                                                         \
+    X(partial_batch_is_a_full_batch_of_its_size)                                                   \
     X(one_update_moves_as_far_for_any_number_of_micro_batches)                                     \
     X(an_epoch_uses_each_sample_once_in_order)                                                     \
     X(a_resume_in_mid_epoch_goes_on_with_the_next_sample)                                          \
