@@ -94,8 +94,8 @@ typedef struct CheckpointDiff {
     int64_t worst_abs, worst_rel, worst_l2; /* rows of the largest differences; -1: all equal */
 } CheckpointDiff;
 
-/* Compare the parameters of two checkpoint directories (their manifests' model files; without a
- * manifest all .safetensors but update-*) or .safetensors files, tensor by tensor. */
+/* Compare two checkpoint directories (their manifests' files; without a manifest all .safetensors),
+ * parameters and update state, or two .safetensors files, tensor by tensor. */
 int checkpoint_diff(const char *path_a, const char *path_b, CheckpointDiff *out_diff);
 void checkpoint_diff_done(CheckpointDiff *diff);
 /* Nothing differs, not even a bit. */

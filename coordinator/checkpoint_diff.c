@@ -45,8 +45,6 @@ static int add_file(Side *side, const char *path) {
 static int add_listed(Side *side, const CheckpointManifest *manifest) {
     char path[CHECKPOINT_PATH_BYTES];
     for (int32_t i = 0; i < manifest->n_files; i++) {
-        if (checkpoint_is_update(manifest->files[i].name))
-            continue;
         TRY(checkpoint_join(path, side->path, manifest->files[i].name));
         TRY(add_file(side, path));
     }
@@ -63,7 +61,7 @@ static int add_found(Side *side) {
         const char *name = entry->d_name;
         size_t length = strlen(name);
         char path[CHECKPOINT_PATH_BYTES];
-        if (name[0] == '.' || checkpoint_is_update(name) || length < sizeof ending ||
+        if (name[0] == '.' || length < sizeof ending ||
             strcmp(name + length - (sizeof ending - 1), ending) != 0)
             continue;
         rc = checkpoint_join(path, side->path, name);

@@ -117,8 +117,9 @@ static const char model_help[] =
 static const char diff_help[] =
     "usage: funcpipe diff A B [--json]\n"
     "\n"
-    "Compare the parameters of two checkpoints (folders or .safetensors files), tensor by\n"
-    "tensor. Exit code 0: every bit is equal; 1: they differ.\n"
+    "Compare two checkpoints (folders or .safetensors files), parameters and update state, tensor\n"
+    "by tensor: a line for each, and a summary at the end. Exit code 0: every bit is equal; 1:\n"
+    "they differ.\n"
     "\n"
     "examples:\n"
     "  funcpipe diff a/checkpoints/100 b/checkpoints/100\n";

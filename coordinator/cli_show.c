@@ -117,12 +117,14 @@ static const char *const state_names[] = {"equal", "values", "form", "only_a", "
 static void print_diff(const CheckpointDiff *diff) {
     for (int64_t i = 0; i < diff->n_rows; i++) {
         const CheckpointDiffRow *row = &diff->rows[i];
-        if (row->state == CHECKPOINT_VALUES)
+        if (row->state == CHECKPOINT_EQUAL)
+            printf("= %s\n", row->name);
+        else if (row->state == CHECKPOINT_VALUES)
             printf("%-40s max |a-b| %.3g, relative %.3g, norm %.3g\n", row->name, row->max_abs,
                    row->max_rel, row->l2_rel);
         else if (row->state == CHECKPOINT_FORM)
             printf("%-40s differs in type or shape\n", row->name);
-        else if (row->state != CHECKPOINT_EQUAL)
+        else
             printf("%-40s is only in %s\n", row->name, row->state == CHECKPOINT_ONLY_A ? "A" : "B");
     }
     printf(

@@ -527,16 +527,28 @@ Test(checkpoint_diff, other_cuts_hold_equal_tensors, .init = temp_enter, .fini =
     Model model = make_model();
     CheckpointDiff diff;
     cr_assert_eq(commit(&(Run){.n_stages = 1, .step = 1}, &model), 0);
-    cr_assert_eq(commit(&(Run){.n_stages = 3, .update = UPDATE_ADAMW, .step = 2}, &model), 0);
+    cr_assert_eq(commit(&(Run){.n_stages = 3, .step = 2}, &model), 0);
     temp_write("2/model-00001-of-00001.safetensors", "left by another run", 19);
     cr_assert_eq(checkpoint_diff(temp_path("1"), temp_path("2"), &diff), 0, "%s", err_text());
     cr_assert(checkpoint_diff_equal(&diff));
-    cr_assert_eq(diff.n_rows, 8);
-    cr_assert_eq(diff.n_states[CHECKPOINT_EQUAL], 8);
+    cr_assert_eq(diff.n_rows, 14, "update state, too");
+    cr_assert_eq(diff.n_states[CHECKPOINT_EQUAL], 14);
     cr_assert_eq(diff.worst_abs, -1);
     cr_assert_str_eq(diff.rows[0].name, "bn.bias");
     checkpoint_diff_done(&diff);
     checkpoint_diff_done(NULL);
+    model_done(&model);
+}
+
+Test(checkpoint_diff, other_update_state_is_a_difference, .init = temp_enter, .fini = temp_leave) {
+    Model model = make_model();
+    CheckpointDiff diff;
+    cr_assert_eq(commit(&(Run){.n_stages = 1, .step = 1}, &model), 0);
+    cr_assert_eq(commit(&(Run){.n_stages = 1, .step = 2, .no_momentum = true}, &model), 0);
+    cr_assert_eq(checkpoint_diff(temp_path("1"), temp_path("2"), &diff), 0, "%s", err_text());
+    cr_assert_not(checkpoint_diff_equal(&diff));
+    cr_assert_eq(diff.n_states[CHECKPOINT_ONLY_A], 6);
+    checkpoint_diff_done(&diff);
     model_done(&model);
 }
 
@@ -548,7 +560,7 @@ Test(checkpoint_diff, names_the_largest_difference, .init = temp_enter, .fini = 
     cr_assert_eq(checkpoint_diff(temp_path("1"), temp_path("2"), &diff), 0, "%s", err_text());
     cr_assert_not(checkpoint_diff_equal(&diff));
     cr_assert_eq(diff.n_states[CHECKPOINT_VALUES], 1);
-    cr_assert_eq(diff.n_states[CHECKPOINT_EQUAL], 7);
+    cr_assert_eq(diff.n_states[CHECKPOINT_EQUAL], 13);
     const CheckpointDiffRow *row = &diff.rows[diff.worst_abs];
     cr_assert_str_eq(row->name, "bn.weight");
     double changed = (double)((float)(hash_text("bn.weight") % 1000 + 2) / 16.0F) + 0.25;
