@@ -74,9 +74,6 @@ static const char train_help[] =
     "  --json               progress as one JSON object a line on stdout\n"
     "\n"
     "Ctrl-C or SIGTERM once: all workers save and end; twice: end at once.\n"
-    "Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 unreachable or not authorised,\n"
-    "4 infeasible, 5 diverged, 6 cancelled (SIGTERM), 130 interrupted (Ctrl-C).\n"
-    "\n"
     "examples:\n"
     "  funcpipe train docs/examples/generated-mlp.json\n"
     "  funcpipe train job.json --set plan.stages=4 --set update.lr=0.05 --out runs/4\n"
@@ -124,7 +121,19 @@ static const char diff_help[] =
     "examples:\n"
     "  funcpipe diff a/checkpoints/100 b/checkpoints/100\n";
 
-static const char version_help[] = "usage: funcpipe version [--json]\n";
+static const char version_help[] = "usage: funcpipe version [--json]\n"
+                                   "\n"
+                                   "Print the version.\n"
+                                   "\n"
+                                   "examples:\n"
+                                   "  funcpipe version --json\n";
+
+/* Below the help of every command. */
+static const char help_footer[] =
+    "\n"
+    "Exit codes: 0 done (diff: equal), 1 failed (diff: they differ), 2 usage or configuration,\n"
+    "3 unreachable or not authorised, 4 infeasible, 5 diverged, 6 cancelled (SIGTERM),\n"
+    "130 interrupted (Ctrl-C).\n";
 
 static const Command commands[] = {
     {"train", cli_train,
@@ -227,6 +236,15 @@ static int parse_flag(const Command *command, int argc, char **argv, int *at, Cl
     return unknown_flag(command, name);
 }
 
+/* Is --json among the flags? It holds for errors in front of it, too. */
+static bool wants_json(int argc, char **argv) {
+    for (int i = 2; i < argc; i++) {
+        if (strcmp(argv[i], "--json") == 0)
+            return true;
+    }
+    return false;
+}
+
 static int parse_args(const Command *command, int argc, char **argv, CliArgs *args) {
     for (int i = 2; i < argc; i++) {
         if (argv[i][0] == '-' && argv[i][1]) {
@@ -250,7 +268,7 @@ static void print_usage(FILE *to) {
     fprintf(to, "usage: funcpipe COMMAND ...\n\n");
     for (int i = 0; i < N_COMMANDS; i++)
         fprintf(to, "  %-9s %s\n", commands[i].name, commands[i].summary);
-    fprintf(to, "\nfuncpipe COMMAND --help says more.\n");
+    fprintf(to, "\nfuncpipe COMMAND --help says more.\n%s", help_footer);
 }
 
 static const Command *find_command(const char *name) {
@@ -326,10 +344,11 @@ static int run_command(const Command *command, int argc, char **argv) {
     CliArgs args;
     int error = 0;
     memset(&args, 0, sizeof args);
+    args.json = wants_json(argc, argv);
     int exit_code = EXIT_CODE_USAGE;
     error = parse_args(command, argc, argv, &args);
     if (error >= 0 && args.help) {
-        fputs(command->help, stdout);
+        printf("%s%s", command->help, help_footer);
         exit_code = EXIT_CODE_DONE;
     } else if (error >= 0) {
         exit_code = command->run(&args, &error);

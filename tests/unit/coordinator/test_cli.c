@@ -65,6 +65,7 @@ Test(cli, usage) {
     SAYS(complained, "usage: funcpipe COMMAND");
     cr_expect_eq(run("--help", NULL), 0);
     SAYS(printed, "train");
+    SAYS(printed, "Exit codes: 0 done");
     cr_expect_eq(run("trian", NULL), EXIT_CODE_USAGE);
     SAYS(complained, "unknown command 'trian' (did you mean 'train'?)");
     cr_expect_eq(run("xyzzy", NULL), EXIT_CODE_USAGE);
@@ -72,11 +73,12 @@ Test(cli, usage) {
 }
 
 Test(cli, help_of_each_command_has_examples) {
-    static const char *const commands[] = {"train", "eval", "plan", "model", "diff"};
-    for (int i = 0; i < 5; i++) {
+    static const char *const commands[] = {"train", "eval", "plan", "model", "diff", "version"};
+    for (int i = 0; i < 6; i++) {
         cr_expect_eq(run(commands[i], "--help", NULL), 0);
         SAYS(printed, "usage: funcpipe");
         SAYS(printed, "examples:");
+        SAYS(printed, "Exit codes: 0 done");
         cr_expect_str_empty(complained);
     }
     cr_expect_eq(run("train", "-h", NULL), 0);
@@ -85,6 +87,8 @@ Test(cli, help_of_each_command_has_examples) {
 Test(cli, flags) {
     cr_expect_eq(run("train", "--ouput", "x", "job.json", NULL), EXIT_CODE_USAGE);
     SAYS(complained, "unknown flag '--ouput' (did you mean '--out'?)");
+    cr_expect_eq(run("train", "--ouput", "x", "job.json", "--json", NULL), EXIT_CODE_USAGE);
+    SAYS(printed, "{\"event\":\"error\",\"code\":\"ERR_ARGUMENT\"");
     cr_expect_eq(run("plan", "--resume", "latest", "job.json", NULL), EXIT_CODE_USAGE);
     SAYS(complained, "unknown flag '--resume'");
     cr_expect_eq(run("train", "job.json", "--out", NULL), EXIT_CODE_USAGE);
