@@ -94,6 +94,28 @@ Test(cancel, again_and_again, .init = e2e_enter, .fini = e2e_leave) {
     check_resumed("cancelled");
 }
 
+/* A worker dies while all are asked to stop: its successor stops at the same step. */
+Test(cancel, with_a_death, .init = e2e_enter, .fini = e2e_leave) {
+    static const int workers[][2] = {{0, 0}, {1, 0}, {1, 1}, {2, 0}};
+    const char *job = e2e_job("mlp", e2e_mlp);
+    int64_t before = 0;
+    for (int i = 0; i < 8; i++) {
+        E2e run =
+            e2e_train(job, "cancelled",
+                      E2E_ARGS(LONG, i > 0 ? "--resume" : "--overwrite", i > 0 ? "latest" : NULL));
+        cr_assert(e2e_await_rows(&run, "cancelled", before + 12), "%s", e2e_read(run.err));
+        kill(run.pid, SIGINT);
+        clock_sleep_until(clock_now_ns() + i * 1500 * CLOCK_NS_PER_US);
+        pid_t pid = e2e_worker("cancelled", workers[i % 4][0], workers[i % 4][1]);
+        if (e2e_is_running(&run))
+            kill(pid, SIGKILL);
+        cr_assert_eq(e2e_wait(&run), 130, "%d: %s", run.status, e2e_read(run.err));
+        e2e_check_clean(&run);
+        before = check_saved("cancelled");
+    }
+    check_resumed("cancelled");
+}
+
 Test(cancel, terminated, .init = e2e_enter, .fini = e2e_leave) {
     E2e run = start("cancelled");
     kill(run.pid, SIGTERM);

@@ -188,3 +188,9 @@ Test(kill_process, only_the_newest_save_is_kept, .init = e2e_enter, .fini = e2e_
     check_runs(&about, 4000, 2,
                E2E_ARGS(MORE_RESTARTS, "--set", "save.every_steps=1", "--set", "save.keep_last=1"));
 }
+
+/* Saves by time: when they are due is the leader's word, which outlives it. */
+Test(kill_process, saves_by_time, .init = e2e_enter, .fini = e2e_leave) {
+    KillJob about = {e2e_job("mlp", e2e_mlp), 200, {{0, 0}, {1, 0}, {0, 0}, {2, 0}}, 4};
+    check_runs(&about, 5000, 2, E2E_ARGS(MORE_RESTARTS, "--set", "save={\"every\":\"50ms\"}"));
+}
