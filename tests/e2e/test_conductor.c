@@ -394,7 +394,7 @@ Test(conductor, refuses_a_folder_with_outputs) {
 }
 
 Test(conductor, resumes_under_another_cut) {
-    ConductResult result = run("0.0.*:7:slow=1500;0.0.*:8:error=ERR_ARGUMENT"); /* time to commit */
+    ConductResult result = run("0.0.*:7:slow=500;0.0.*:8:error=ERR_ARGUMENT"); /* time to commit */
     cr_expect_eq(result.state, JOB_FAILED);
     cr_expect_eq(result.saved_step, 5);
     static const ConfigSet sets[] = {{"plan.cut", "[3]"}, {"plan.replicas", "[1, 1]"}};
