@@ -124,7 +124,7 @@ Test(cancel, terminated, .init = e2e_enter, .fini = e2e_leave) {
     no_worker_was_killed("cancelled");
     check_saved("cancelled");
     cr_assert_eq(e2e_run(&run, E2E_ARGS("train", "--help")), 0);
-    cr_assert(strstr(e2e_read(run.out), "6 cancelled (SIGTERM), 130 interrupted (Ctrl-C)"));
+    cr_assert(strstr(e2e_read(run.out), "6 cancelled (SIGTERM),\n130 interrupted (Ctrl-C)"));
 }
 
 /* Twice: at once. A worker is stopped so that a clean stop would take long. */
