@@ -328,3 +328,98 @@ int kill_restarted_middle_stage_uses_each_micro_batch_once(char *why, size_t why
     rig_done(&rig);
     return 0;
 }
+
+/* ---- decisions ---- */
+
+enum { LONG_STEPS = 120, CONTROL_STEP = 10 };
+
+/* Many short steps, saved each, and a control note that is gone soon; the leader's heart beats
+ * quickly enough to read it. */
+static int rig_init_control(KillRig *rig, char *why, size_t why_bytes) {
+    TRY(rig_init(rig, "mlp", 3, why, why_bytes));
+    rig->job.order.plan.replicas[2] = 2;
+    rig->job.order.heartbeat_ms = 2;
+    sim_job_steps(&rig->job, LONG_STEPS, 1);
+    return rig_run(rig, why, why_bytes);
+}
+
+/* The run ended after result->n_steps steps, with the weights the undisturbed one had there. */
+static int check_stopped(const KillRig *rig, const SimResult *result, char *why, size_t why_bytes) {
+    SimResult expected = {0};
+    char path[512];
+    snprintf(path, sizeof path, "%s/%d", rig->undisturbed.store, result->n_steps);
+    EXPECT(sim_read_checkpoint(&rig->job.order.model, path, &expected) == 0, "%s", err_text());
+    for (int32_t s = 0; s < result->n_steps; s++) {
+        EXPECT(result->loss[s] == rig->undisturbed.loss[s], "step %d: loss %.17g, expected %.17g",
+               s, result->loss[s], rig->undisturbed.loss[s]);
+    }
+    if (sim_same(&expected, result, false, why, why_bytes) < 0) {
+        return -1;
+    }
+    sim_result_done(&expected);
+    return 0;
+}
+
+/* The leader dies behind its reduction, so with its decision out, in the step in which it sees the
+ * note or one near it, and again in its next attempt; another one dies about there. */
+static void control_kills(const KillRig *rig, int i, uint64_t *state, SimKill kills[3]) {
+    const int64_t step = CONTROL_STEP + 1 + i % 2;
+    const int32_t other = 1 + i / 2 % (rig->n_workers - 1);
+    const uint32_t n = (uint32_t)rig->workers[other].n_train;
+    kills[0] = rig_kill(rig, 0, 1, step, rig->workers[0].n_train - 1);
+    kills[1] = rig_kill(rig, 0, 2, step - i / 4 % 2, rig->workers[0].n_train - 1);
+    kills[2] = rig_kill(rig, other, 1, step - i / 8 % 2, (int32_t)sim_draw(state, n));
+}
+
+/* Its next attempts keep to what it said: all workers end with the same step. */
+int kill_leader_that_decided_to_stop(char *why, size_t why_bytes) {
+    KillRig rig;
+    uint64_t state = 31;
+    int32_t n_stopped = 0;
+    TRY(rig_init_control(&rig, why, why_bytes));
+    for (int i = 0; i < (sim_long() ? 500 : 32); i++) {
+        SimKill kills[3];
+        SimResult result;
+        control_kills(&rig, i, &state, kills);
+        const SimFaults faults = {.kills = kills,
+                                  .n_kills = 3,
+                                  .control = {.stop = true},
+                                  .control_step = CONTROL_STEP,
+                                  .control_ms = 5};
+        rig.job.order.save_every = 1 + i % 7;
+        TRY(sim_check_run(&rig.job, &faults, &result, why, why_bytes));
+        n_stopped += result.stopped && result.n_restarts > 0;
+        TRY(check_stopped(&rig, &result, why, why_bytes));
+        sim_result_done(&result);
+    }
+    EXPECT(n_stopped > 0, "no run was stopped and had a restart");
+    rig_done(&rig);
+    return 0;
+}
+
+/* The same with a save that is not due. */
+int kill_leader_that_decided_to_save(char *why, size_t why_bytes) {
+    KillRig rig;
+    uint64_t state = 37;
+    int32_t n_saved = 0;
+    TRY(rig_init_control(&rig, why, why_bytes));
+    rig.job.order.save_every = 0;
+    for (int i = 0; i < (sim_long() ? 500 : 16); i++) {
+        SimKill kills[3];
+        SimResult result;
+        control_kills(&rig, i, &state, kills);
+        const SimFaults faults = {.kills = kills,
+                                  .n_kills = 3,
+                                  .control = {.save = true},
+                                  .control_step = CONTROL_STEP,
+                                  .control_ms = 5};
+        TRY(sim_check_run(&rig.job, &faults, &result, why, why_bytes));
+        EXPECT(result.n_steps == LONG_STEPS && !result.stopped, "%d steps", result.n_steps);
+        TRY(check_stopped(&rig, &result, why, why_bytes));
+        n_saved += result.n_saves > 1 && result.n_restarts > 0;
+        sim_result_done(&result);
+    }
+    EXPECT(n_saved > 0, "no run was saved before its end and had a restart");
+    rig_done(&rig);
+    return 0;
+}

@@ -20,6 +20,8 @@
     X(workers_at_different_steps)                                                                  \
     X(adamw_with_clipping_and_ties)                                                                \
     X(storm)                                                                                       \
+    X(leader_that_decided_to_stop)                                                                 \
+    X(leader_that_decided_to_save)                                                                 \
     X(restarted_middle_stage_uses_each_micro_batch_once)
 
 #define KILL_SCENARIO_DECLARE(name) int kill_##name(char *why, size_t why_bytes);

@@ -93,6 +93,20 @@ done:
     return rc;
 }
 
+static int sim_write_control(const SimWorker *worker) {
+    const SimFaults *faults = worker->sim->faults;
+    Relay *relay = NULL;
+    Buf text;
+    buf_init(&text, RELAY_NOTE_MAX_BYTES);
+    TRY(report_format_control(&faults->control, &text));
+    TRY(relay_mem_open(worker->sim->store, &relay));
+    Key key = key_control(&worker->sim->space);
+    int rc = relay_note_put(relay, key.text, text.data, text.bytes, faults->control_ms);
+    relay_close(relay);
+    buf_done(&text);
+    return rc;
+}
+
 static int sim_before(void *ctx, const Instr *instr, int64_t step, bool eval) {
     SimWorker *worker = ctx;
     const SimFaults *faults = worker->sim->faults;
@@ -108,6 +122,10 @@ static int sim_before(void *ctx, const Instr *instr, int64_t step, bool eval) {
     }
     if (!eval && program_queue(instr->op) == QUEUE_COMPUTE) {
         atomic_store(&worker->passed, step);
+        if (faults != NULL && faults->control_ms > 0 && worker->index == 0 &&
+            worker->order.attempt == 1 && step == faults->control_step) {
+            TRY(sim_write_control(worker));
+        }
     }
     return instr->micro >= 0 ? sim_note_use(worker, at, step, eval) : 0;
 }

@@ -6,6 +6,7 @@
 
 #include "core/order.h"
 #include "core/program.h"
+#include "core/report.h"
 #include "storage/relay.h"
 
 enum { SIM_MAX_STEPS = 256, SIM_MAX_WORKERS = 32, SIM_MAX_EVALS = 64, SIM_MAX_HANDLES = 8 };
@@ -68,6 +69,10 @@ typedef struct SimFaults {
     int (*seed)(Relay *relay, const SimJob *job);
     RelayMemStore *store; /* a relay that several jobs use; NULL: one of the run's own */
     bool keep;            /* drop nothing, not even at the end */
+    /* A control note that lasts control_ms, written while the leader's first attempt is in
+     * control_step; control_ms 0: none. */
+    Control control;
+    int64_t control_step, control_ms;
 } SimFaults;
 
 /* An instruction on a micro-batch that a worker began. */
@@ -84,6 +89,8 @@ typedef struct SimResult {
     double loss[SIM_MAX_STEPS], norm[SIM_MAX_STEPS];
     int64_t valid[SIM_MAX_STEPS], correct[SIM_MAX_STEPS], skipped[SIM_MAX_STEPS];
     int32_t n_steps; /* entries of the above, from first_step on */
+    bool stopped;    /* the leader decided that the last of them ends the job */
+    int32_t n_saves; /* checkpoints committed */
     double eval_loss[SIM_MAX_EVALS], eval_accuracy[SIM_MAX_EVALS];
     int32_t n_evals;
     int32_t n_restarts;

@@ -50,6 +50,7 @@ static int sim_watch_norms(Sim *sim, int64_t step, int32_t stage, int32_t replic
     counts[0] += sim_integers(blob, 2)[0];
     counts[1] += sim_integers(blob, 2)[1];
     if (stage == 0 && replica == 0) {
+        counts[2] = sim_integers(blob, 2)[2];
         counts[3] = sim_integers(blob, 2)[3];
     } else if (counts[3] != sim_integers(blob, 2)[3]) {
         return err_set(ERR_INTERNAL, "step %lld: worker %d.%d has skipped %lld updates, not %lld",
@@ -59,7 +60,7 @@ static int sim_watch_norms(Sim *sim, int64_t step, int32_t stage, int32_t replic
     return 0;
 }
 
-static int sim_watch_step(Sim *sim, int64_t step) {
+static int sim_watch_step(Sim *sim, int64_t step, int64_t *out_decision) {
     const PlanSpec *plan = &sim->job->order.plan;
     const int32_t last = plan->n_stages - 1;
     double square = 0.0, loss = 0.0;
@@ -71,6 +72,7 @@ static int sim_watch_step(Sim *sim, int64_t step) {
         TRY(sim_watch_norms(sim, step, last, r, &square, &loss, counts));
     }
     SimResult *result = sim->result;
+    *out_decision = counts[2];
     if (result->n_steps < SIM_MAX_STEPS) {
         int32_t at = result->n_steps++;
         result->norm[at] = sqrt(square);
@@ -168,6 +170,7 @@ static int sim_commit(Sim *sim, int64_t step) {
              (long long)step);
     TRY(checkpoint_commit(result->last_checkpoint, order->job, step, &order->model,
                           order->update.kind, order->plan.n_stages));
+    result->n_saves++;
     pthread_mutex_lock(&sim->lock);
     sim->committed = step;
     pthread_mutex_unlock(&sim->lock);
@@ -179,12 +182,15 @@ int sim_conduct(Sim *sim) {
     if (order->eval_only) {
         return sim_watch_eval(sim, order->first_step);
     }
-    for (int64_t step = order->first_step; step < order->end_step; step++) {
-        TRY(sim_watch_step(sim, step));
-        if (order->has_eval && order_eval_due(order, step)) {
+    for (int64_t step = order->first_step; step < order->end_step && !sim->result->stopped;
+         step++) {
+        int64_t decision = 0;
+        TRY(sim_watch_step(sim, step, &decision));
+        sim->result->stopped = (decision & DECISION_STOP) != 0;
+        if (order->has_eval && order_eval_due(order, step) && !sim->result->stopped) {
             TRY(sim_watch_eval(sim, step + 1));
         }
-        if (order_save_due(order, step) || step + 1 == order->end_step) {
+        if (order_save_due(order, step) || step + 1 == order->end_step || decision != 0) {
             TRY(sim_commit(sim, step + 1));
         }
     }

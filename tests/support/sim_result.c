@@ -240,7 +240,8 @@ int sim_check_history(const SimJob *job, const SimResult *result, char *why, siz
     const Order *order = &job->order;
     SimHistory history = {.job = job,
                           .first_step = order->first_step,
-                          .n_steps = order->end_step - order->first_step};
+                          .n_steps = result->stopped ? result->n_steps
+                                                     : order->end_step - order->first_step};
     if (order->eval_only) {
         return 0;
     }
