@@ -11,10 +11,11 @@
 
 #include "coordinator/checkpoint_parts.h"
 #include "core/err.h"
+#include "core/file.h"
 #include "core/hash.h"
 #include "core/text.h"
 
-enum { MANIFEST_VERSION = 1, HASH_CHUNK_BYTES = 1 << 20, HEX_BYTES = 17 };
+enum { MANIFEST_VERSION = 1, HASH_CHUNK_BYTES = 1 << 20 };
 #define MANIFEST_MAX_BYTES ((size_t)16 << 20)
 
 static const char *const update_names[] = {"sgd", "adamw"};
@@ -33,21 +34,9 @@ bool checkpoint_is_update(const char *file_name) {
 
 /* ---- the manifest ---- */
 
-static int parse_hex(const char *directory, const char *text, uint64_t *out) {
-    uint64_t value = 0;
-    size_t n = 0;
-    for (; text[n] && n < HEX_BYTES; n++) {
-        char c = text[n];
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-        if (digit < 0)
-            break;
-        value = value << 4 | (uint64_t)digit;
-    }
-    if (n != HEX_BYTES - 1 || text[n])
-        return err_set(ERR_FORMAT, "the manifest of '%s': '%s' is no hash of 16 hex digits",
-                       directory, text);
-    *out = value;
-    return 0;
+static int parse_hex(const char *directory, const char *hex, uint64_t *out_hash) {
+    int rc = hash_parse(hex, out_hash);
+    return rc < 0 ? err_context(rc, "the manifest of '%s'", directory) : 0;
 }
 
 static int parse_files(const char *directory, const cJSON *files, CheckpointManifest *manifest) {
@@ -300,7 +289,7 @@ static int write_json(const char *directory, const char *name, cJSON *take_root)
     if (rc >= 0)
         rc = checkpoint_join(path, directory, name);
     if (rc >= 0)
-        rc = buf_write_file(path, text.data, text.bytes);
+        rc = file_write(path, text.data, text.bytes);
     buf_done(&text);
     cJSON_Delete(take_root);
     return rc;
@@ -324,9 +313,8 @@ static cJSON *build_index(const WantedList *model, const CheckpointFile *files) 
 }
 
 static bool add_hex(cJSON *object, const char *key, uint64_t value) {
-    char hex[HEX_BYTES];
-    snprintf(hex, sizeof hex, "%016llx", (unsigned long long)value);
-    return cJSON_AddStringToObject(object, key, hex) != NULL;
+    char hex[HASH_HEX_BYTES];
+    return cJSON_AddStringToObject(object, key, hash_format(value, hex)) != NULL;
 }
 
 static cJSON *build_manifest(const CheckpointManifest *manifest) {
@@ -352,34 +340,42 @@ static cJSON *build_manifest(const CheckpointManifest *manifest) {
     return NULL;
 }
 
-/* The new directory's own name must survive a crash as well. */
-static int sync_parent(const char *directory) {
-    char path[CHECKPOINT_PATH_BYTES];
-    TRY(checkpoint_join(path, directory, ".."));
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int rc = fd < 0 || (fsync(fd) < 0 && errno != EINVAL)
-                 ? err_errno(ERR_IO, errno, "syncing the folder of '%s'", directory)
-                 : 0;
-    if (fd >= 0)
-        close(fd);
-    return rc;
+/* Is what lies on the store what a worker says it wrote? */
+static int check_said(const char *directory, const CheckpointFile *file, const Saved *saved) {
+    for (int32_t i = 0; i < saved->n_files; i++) {
+        const SavedFile *said = &saved->files[i];
+        if (strcmp(said->name, file->name) != 0)
+            continue;
+        if (said->bytes == file->bytes && said->xxh3 == file->xxh3)
+            return 0;
+        return err_set(ERR_CORRUPT,
+                       "checkpoint '%s': '%s' has %lld bytes and XXH3 %016llx, its worker wrote "
+                       "%lld and %016llx",
+                       directory, file->name, (long long)file->bytes,
+                       (unsigned long long)file->xxh3, (long long)said->bytes,
+                       (unsigned long long)said->xxh3);
+    }
+    return err_set(ERR_CORRUPT, "checkpoint '%s': its worker does not say that it wrote '%s'",
+                   directory, file->name);
 }
 
-static int write_commit(const char *directory, const WantedList *model,
-                        CheckpointManifest *manifest) {
+static int write_commit(const char *directory, const WantedList *model, const Saved *saved,
+                        int32_t n_stages, CheckpointManifest *manifest) {
     char path[CHECKPOINT_PATH_BYTES];
     for (int32_t i = 0; i < manifest->n_files; i++) {
         CheckpointFile *file = &manifest->files[i];
         TRY(checkpoint_join(path, directory, file->name));
         TRY(hash_file(path, &file->bytes, &file->xxh3));
+        if (saved)
+            TRY(check_said(directory, file, &saved[i % n_stages]));
     }
     TRY(write_json(directory, "model.safetensors.index.json", build_index(model, manifest->files)));
     TRY(write_json(directory, "manifest.json", build_manifest(manifest)));
-    return sync_parent(directory);
+    return file_sync_folder(directory); /* its own name must survive a crash as well */
 }
 
 int checkpoint_commit(const char *directory, const char *job, int64_t step, const Model *model,
-                      UpdateKind update, int32_t n_stages) {
+                      UpdateKind update, int32_t n_stages, const Saved *saved) {
     CheckpointManifest manifest = {.step = step, .update = update};
     WantedList parameters = {0};
     if (n_stages < 1 || step < 0)
@@ -398,7 +394,7 @@ int checkpoint_commit(const char *directory, const char *job, int64_t step, cons
     int rc = check_tensors(directory, manifest.files, manifest.n_files, model, update, step,
                            &parameters, &manifest.n_tensors);
     if (rc >= 0)
-        rc = write_commit(directory, &parameters, &manifest);
+        rc = write_commit(directory, &parameters, saved, n_stages, &manifest);
     free(parameters.items);
     checkpoint_done(&manifest);
     return rc;

@@ -338,6 +338,7 @@ int conduct(JobConfig *config, const ConductOptions *options, ConductResult *out
     free(conductor->events);
     free(conductor->delayed);
     free(conductor->beats);
+    free(conductor->parts);
     free(conductor);
     return rc;
 }

@@ -286,9 +286,26 @@ static void store_work(uv_work_t *work) {
         store->rc = checkpoint_clean(order->store_path, conductor->config->keep_last, store->step);
     else
         store->rc = checkpoint_commit(folder, order->job, store->step, &order->model,
-                                      order->update.kind, order->plan.n_stages);
+                                      order->update.kind, order->plan.n_stages, store->saved);
     if (store->rc < 0)
         err_copy(&store->note);
+}
+
+/* What the workers say they saved for a commit. */
+static void take_parts(const Conductor *conductor, Store *store) {
+    for (size_t i = 0; i < conductor->n_parts; i++) {
+        if (conductor->parts[i].step == store->step)
+            store->saved[conductor->parts[i].stage] = conductor->parts[i].saved;
+    }
+}
+
+static void forget_parts(Conductor *conductor, int64_t step) {
+    size_t n = 0;
+    for (size_t i = 0; i < conductor->n_parts; i++) {
+        if (conductor->parts[i].step > step)
+            conductor->parts[n++] = conductor->parts[i];
+    }
+    conductor->n_parts = n;
 }
 
 static void store_ended(uv_work_t *work, int status);
@@ -318,6 +335,7 @@ static void store_ended(uv_work_t *work, int status) {
     } else {
         if (store->step > conductor->result->saved_step)
             conductor->result->saved_step = store->step;
+        forget_parts(conductor, store->step);
         outputs_event(conductor->outputs, "saved", NULL, "\"step\":%lld", (long long)store->step);
         conductor_event(conductor, &event, NULL);
     }
@@ -334,7 +352,8 @@ static void act_store(Conductor *conductor, int64_t step, bool clean) {
             return;
         }
     }
-    Store *store = calloc(1, sizeof *store);
+    size_t n_stages = (size_t)conductor->order.plan.n_stages;
+    Store *store = calloc(1, sizeof *store + n_stages * sizeof store->saved[0]);
     if (!store) {
         conductor_fail(conductor, err_set(ERR_MEMORY, "a save"));
         return;
@@ -343,6 +362,7 @@ static void act_store(Conductor *conductor, int64_t step, bool clean) {
     store->conductor = conductor;
     store->clean = clean;
     store->step = step;
+    take_parts(conductor, store);
     *last = store;
     conductor->n_working++;
     if (store == conductor->stores)

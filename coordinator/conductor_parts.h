@@ -31,6 +31,13 @@ typedef struct DelayedAction {
     int64_t due_ms;
 } DelayedAction;
 
+/* What replica 0 of a stage says it saved. */
+typedef struct SavedPart {
+    int64_t step;
+    int32_t stage;
+    Saved saved;
+} SavedPart;
+
 /* A commit of a save, or a cleaning of checkpoints. */
 typedef struct Store {
     uv_work_t work;
@@ -40,6 +47,7 @@ typedef struct Store {
     int64_t step;
     int rc;
     ErrNote note;
+    Saved saved[]; /* (n_stages) */
 } Store;
 
 typedef struct Beats { /* of one worker, by the order of JobWorker */
@@ -88,7 +96,9 @@ typedef struct Conductor {
     Watch *watch;
     Invoker *invoker;
     Progress progress;
-    Beats *beats; /* (n_workers) */
+    Beats *beats;     /* (n_workers) */
+    SavedPart *parts; /* of the saves that are not committed yet */
+    size_t n_parts, cap_parts;
     int64_t last_row_ns, n_rows;
     double sample_s; /* seconds a sample, smoothed; 0: not known yet */
 } Conductor;

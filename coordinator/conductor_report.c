@@ -1,6 +1,7 @@
 /* What comes back: reports of the watch, ends of processes; and what people see of them. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "coordinator/conductor_parts.h"
 #include "core/err.h"
@@ -86,6 +87,31 @@ static void take_heartbeat(Conductor *conductor, const WatchReport *report) {
                     NULL);
 }
 
+static int keep_part(Conductor *conductor, const WatchReport *report) {
+    if (conductor->n_parts == conductor->cap_parts) {
+        size_t capacity = conductor->cap_parts ? 2 * conductor->cap_parts : 16;
+        SavedPart *parts = realloc(conductor->parts, capacity * sizeof *parts);
+        if (!parts)
+            return err_set(ERR_MEMORY, "what %zu workers saved", capacity);
+        conductor->parts = parts;
+        conductor->cap_parts = capacity;
+    }
+    conductor->parts[conductor->n_parts++] =
+        (SavedPart){report->step, report->stage, report->saved};
+    return 0;
+}
+
+static void take_saved(Conductor *conductor, const WatchReport *report) {
+    if (report->replica == 0)
+        check(conductor, keep_part(conductor, report));
+    conductor_event(conductor,
+                    &(JobEvent){.kind = JOB_EV_SAVED,
+                                .stage = report->stage,
+                                .replica = report->replica,
+                                .step = report->step},
+                    NULL);
+}
+
 void conductor_take_reports(Conductor *conductor) {
     WatchReport report;
     while (conductor->watch && watch_take(conductor->watch, &report)) {
@@ -94,12 +120,7 @@ void conductor_take_reports(Conductor *conductor) {
             take_step(conductor, &report);
             break;
         case WATCH_SAVED:
-            conductor_event(conductor,
-                            &(JobEvent){.kind = JOB_EV_SAVED,
-                                        .stage = report.stage,
-                                        .replica = report.replica,
-                                        .step = report.step},
-                            NULL);
+            take_saved(conductor, &report);
             break;
         case WATCH_EVALUATED:
             take_evaluation(conductor, &report);

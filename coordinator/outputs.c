@@ -16,6 +16,7 @@
 #include "coordinator/checkpoint.h"
 #include "core/clock.h"
 #include "core/err.h"
+#include "core/file.h"
 #include "core/text.h"
 
 enum { OUTPUTS_MAX_METRICS_BYTES = 1 << 30, OUTPUTS_MAX_JOB_BYTES = 64 << 20 };
@@ -202,7 +203,7 @@ static int cut_rows(const char *path, int64_t end, int64_t (*step_of)(const char
         line = newline + 1;
     }
     if (kept.bytes < text.bytes)
-        rc = buf_write_file(path, kept.data, kept.bytes);
+        rc = file_write(path, kept.data, kept.bytes);
 done:
     buf_done(&text);
     buf_done(&kept);
@@ -323,7 +324,7 @@ int outputs_write_json(Outputs *outputs, const char *name, const cJSON *value) {
     if (rc >= 0)
         rc = join(path, sizeof path, outputs->folder, name);
     if (rc >= 0)
-        rc = buf_write_file(path, text.data, text.bytes);
+        rc = file_write(path, text.data, text.bytes);
     buf_done(&text);
     return rc < 0 ? rc : 0;
 }

@@ -8,6 +8,7 @@
 
 #include "coordinator/outputs.h"
 #include "core/err.h"
+#include "core/file.h"
 
 enum { TRACE_MAX_BYTES = 1 << 30 };
 
@@ -64,7 +65,7 @@ int outputs_merge_traces(Outputs *outputs) {
     int rc = merge(outputs_logs(outputs), dir, &merged);
     snprintf(path, sizeof path, "%s/trace.json", outputs_folder(outputs));
     if (rc >= 0)
-        rc = buf_write_file(path, merged.data, merged.bytes);
+        rc = file_write(path, merged.data, merged.bytes);
     buf_done(&merged);
     closedir(dir);
     return rc;

@@ -162,11 +162,13 @@ static int see_pending(Watch *watch, int32_t index, int32_t who, int64_t deadlin
     Pending *pending = &watch->pending[index];
     Key key = pending_key(watch, pending, who);
     TRY(relay_get_buf(watch->relay, key.text, &watch->object, deadline_ns));
+    WatchReport report = {.kind = WATCH_SAVED, .step = pending->step};
     if (!pending->is_save)
         TRY(read_eval(watch, key.text, pending));
+    else if (report_parse_saved(watch->object.data, watch->object.bytes, &report.saved) < 0)
+        return err_context(ERR_CORRUPT, "object '%s'", key.text);
     pending->seen[who] = true;
     pending->n_seen++;
-    WatchReport report = {.kind = WATCH_SAVED, .step = pending->step};
     if (pending->is_save) {
         report.stage = watch->places[who].stage;
         report.replica = watch->places[who].replica;

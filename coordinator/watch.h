@@ -17,7 +17,7 @@
 
 typedef enum WatchKind {
     WATCH_STEP,      /* step, sums, grad_norm, skipped, decision */
-    WATCH_SAVED,     /* step, stage, replica */
+    WATCH_SAVED,     /* step, stage, replica, saved */
     WATCH_EVALUATED, /* step, sums */
     WATCH_HEARTBEAT, /* stage, replica, heartbeat */
     WATCH_FAILED     /* the relay cannot be read any more, or holds nonsense: failure */
@@ -34,6 +34,7 @@ typedef struct WatchReport {
     int64_t skipped; /* updates skipped so far */
     int decision;
     Heartbeat heartbeat;
+    Saved saved;
     ErrNote failure;
 } WatchReport;
 

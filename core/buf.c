@@ -2,14 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -155,87 +152,4 @@ int buf_read_file(Buf *buf, const char *path, size_t max_bytes) {
     }
     close(fd);
     return rc;
-}
-
-static int write_error(const char *doing, const char *path) {
-    int errnum = errno;
-    int code = errnum == ENOSPC || errnum == EDQUOT || errnum == EFBIG ? ERR_FULL
-               : errnum == ENOENT || errnum == ENOTDIR                 ? ERR_NOT_FOUND
-                                                                       : ERR_IO;
-    return err_errno(code, errnum, "%s '%s'", doing, path);
-}
-
-static int write_all(int fd, const char *path, const char *data, size_t bytes) {
-    while (bytes > 0) {
-        ssize_t n = write(fd, data, bytes);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return write_error("writing", path);
-        data += n;
-        bytes -= (size_t)n;
-    }
-    return 0;
-}
-
-/* A write beyond RLIMIT_FSIZE raises SIGXFSZ, which ends the process by default. The signal is kept
- * from this thread during the write, so that only EFBIG is left of it. */
-static int write_guarded(int fd, const char *path, const void *data, size_t bytes) {
-    sigset_t signals;
-    sigset_t before;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGXFSZ);
-    pthread_sigmask(SIG_BLOCK, &signals, &before);
-    int rc = write_all(fd, path, data, bytes);
-    if (!sigismember(&before, SIGXFSZ)) {
-        struct timespec at_once = {0};
-        while (sigtimedwait(&signals, NULL, &at_once) == SIGXFSZ) {
-        }
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return rc;
-}
-
-static int sync_folder(const char *path, size_t folder_length) {
-    char folder[PATH_MAX];
-    memcpy(folder, path, folder_length);
-    folder[folder_length] = '\0';
-    int fd = open(folder_length ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return write_error("opening the folder of", path);
-    int rc = 0;
-    if (fsync(fd) < 0 && errno != EINVAL) /* EINVAL: this file system has no need of it */
-        rc = write_error("syncing the folder of", path);
-    close(fd);
-    return rc;
-}
-
-int buf_write_file(const char *path, const void *data, size_t bytes) {
-    const char *slash = strrchr(path, '/');
-    size_t folder_length = slash ? (size_t)(slash - path) + 1 : 0;
-    char temporary[PATH_MAX];
-    uint64_t random = 0;
-    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
-        return err_errno(ERR_IO, errno, "naming a temporary file for '%s'", path);
-    int n = folder_length < PATH_MAX - 32
-                ? snprintf(temporary, sizeof temporary, "%.*s.tmp-%016llx", (int)folder_length,
-                           path, (unsigned long long)random)
-                : PATH_MAX;
-    if (n >= PATH_MAX)
-        return err_set(ERR_LIMIT, "the path '%s' is too long", path);
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return write_error("creating a file beside", path);
-    int rc = write_guarded(fd, path, data, bytes);
-    if (rc >= 0 && fsync(fd) < 0)
-        rc = write_error("syncing", path);
-    if (close(fd) < 0 && rc >= 0)
-        rc = write_error("closing", path);
-    if (rc >= 0 && rename(temporary, path) < 0)
-        rc = write_error("renaming to", path);
-    if (rc < 0) {
-        unlink(temporary);
-        return rc;
-    }
-    return sync_folder(path, folder_length);
 }

@@ -33,8 +33,5 @@ char *buf_take(Buf *buf, size_t *out_bytes);
 /* Read a whole file of at most max_bytes (plain file, not a device). ERR_NOT_FOUND, ERR_LIMIT,
  * ERR_IO name the path. */
 int buf_read_file(Buf *buf, const char *path, size_t max_bytes);
-/* Write bytes to `path` so that it appears whole or not at all: temporary name, fsync, rename,
- * fsync of the directory. ERR_FULL on ENOSPC, EDQUOT and EFBIG; the temporary file is removed. */
-int buf_write_file(const char *path, const void *data, size_t bytes);
 
 #endif

@@ -1,5 +1,6 @@
 #include "core/hash.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -20,6 +21,27 @@ uint64_t hash_bytes(const void *data, size_t bytes) {
 
 uint64_t hash_text(const char *text) {
     return XXH3_64bits(text, strlen(text));
+}
+
+const char *hash_format(uint64_t hash, char out_hex[HASH_HEX_BYTES]) {
+    snprintf(out_hex, HASH_HEX_BYTES, "%016llx", (unsigned long long)hash);
+    return out_hex;
+}
+
+int hash_parse(const char *hex, uint64_t *out_hash) {
+    uint64_t value = 0;
+    size_t n = 0;
+    for (; hex[n] && n < HASH_HEX_BYTES; n++) {
+        char c = hex[n];
+        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        if (digit < 0)
+            break;
+        value = value << 4 | (uint64_t)digit;
+    }
+    if (n != HASH_HEX_BYTES - 1 || hex[n])
+        return err_set(ERR_FORMAT, "'%.40s' is no hash of 16 hex digits", hex);
+    *out_hash = value;
+    return 0;
 }
 
 int hash_open(HashState **out_state) {

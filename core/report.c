@@ -2,9 +2,11 @@
 
 #include <string.h>
 
+#include "core/hash.h"
 #include "core/text.h"
 
 enum { HEARTBEAT_MAX_BYTES = 1024, RESULT_MAX_BYTES = 8 * ERR_NOTE_BYTES, CONTROL_MAX_BYTES = 256 };
+enum { SAVED_MAX_BYTES = 1024 };
 
 /* JSON numbers are doubles: whole ones are exact below 2^53. */
 #define WHOLE_MAX ((INT64_C(1) << 53) - 1)
@@ -191,6 +193,71 @@ int report_parse_control(const char *text, size_t bytes, Control *out_control) {
         rc = read_control(&object, &control);
     if (rc >= 0)
         *out_control = control;
+    cJSON_Delete(root);
+    return rc;
+}
+
+static int fill_saved(cJSON *root, const Saved *saved) {
+    char hex[HASH_HEX_BYTES];
+    cJSON *files = cJSON_AddArrayToObject(root, "files");
+    for (int32_t i = 0; i < saved->n_files; i++) {
+        const SavedFile *file = &saved->files[i];
+        cJSON *item = cJSON_CreateObject();
+        if (!files || !item || !cJSON_AddItemToArray(files, item)) {
+            cJSON_Delete(item);
+            return err_set(ERR_MEMORY, "report: a save");
+        }
+        TRY(add_string(item, "name", file->name));
+        TRY(add_number(item, "bytes", file->bytes));
+        TRY(add_string(item, "xxh3", hash_format(file->xxh3, hex)));
+    }
+    return files ? 0 : err_set(ERR_MEMORY, "report: a save");
+}
+
+int report_format_saved(const Saved *saved, Buf *out_text) {
+    cJSON *root = cJSON_CreateObject();
+    int rc;
+    TRY_DONE(root ? 0 : err_set(ERR_MEMORY, "report: a save"));
+    TRY_DONE(fill_saved(root, saved));
+    TRY_DONE(json_format(root, false, out_text));
+done:
+    cJSON_Delete(root);
+    return rc;
+}
+
+static int read_saved(JsonObject *object, Saved *saved) {
+    const cJSON *files;
+    const cJSON *item;
+    TRY(json_get(object, "files", &files, NULL));
+    TRY(json_end(object));
+    if (!cJSON_IsArray(files) || cJSON_GetArraySize(files) > SAVED_MAX_FILES)
+        return err_set(ERR_FORMAT, "saved.files: expected an array of at most %d files",
+                       SAVED_MAX_FILES);
+    cJSON_ArrayForEach(item, files) {
+        SavedFile *file = &saved->files[saved->n_files++];
+        JsonObject entry;
+        const char *name, *hex;
+        TRY(json_object(item, "saved.files", &entry));
+        TRY(json_get_string(&entry, "name", &name));
+        TRY(json_get_i64(&entry, "bytes", 0, WHOLE_MAX, &file->bytes));
+        TRY(json_get_string(&entry, "xxh3", &hex));
+        TRY(json_end(&entry));
+        TRY(text_check_name("file name in a save", name, sizeof file->name - 1));
+        TRY(text_copy(file->name, sizeof file->name, name));
+        TRY(hash_parse(hex, &file->xxh3));
+    }
+    return 0;
+}
+
+int report_parse_saved(const char *text, size_t bytes, Saved *out_saved) {
+    Saved saved = {0};
+    cJSON *root;
+    JsonObject object;
+    int rc = open_text("saved", text, bytes, SAVED_MAX_BYTES, &root, &object);
+    if (rc >= 0)
+        rc = read_saved(&object, &saved);
+    if (rc >= 0)
+        *out_saved = saved;
     cJSON_Delete(root);
     return rc;
 }

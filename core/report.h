@@ -43,19 +43,34 @@ typedef struct Control {
 int report_format_control(const Control *control, Buf *out_text);
 int report_parse_control(const char *text, size_t bytes, Control *out_control);
 
+/* Saved object (key_saved), put by every worker when its part of a save is on the store, JSON:
+ * {"files":[{"name":"model-00001-of-00003.safetensors","bytes":..,"xxh3":"16 hex digits"}]}.
+ * Replica 0 of a stage writes two files, the others none. */
+enum { SAVED_MAX_FILES = 2, SAVED_NAME_BYTES = 64 };
+typedef struct SavedFile {
+    char name[SAVED_NAME_BYTES];
+    int64_t bytes;
+    uint64_t xxh3; /* hash_bytes of the whole file, as it was meant to be written */
+} SavedFile;
+typedef struct Saved {
+    int32_t n_files;
+    SavedFile files[SAVED_MAX_FILES];
+} Saved;
+int report_format_saved(const Saved *saved, Buf *out_text);
+int report_parse_saved(const char *text, size_t bytes, Saved *out_saved);
+
 enum {
-    DECISION_SAVE = 1,
-    DECISION_STOP = 2
-}; /* STOP: save after this step, then end;
-     nothing at the last step */
+    DECISION_SAVE = 1, /* save after this step */
+    DECISION_STOP = 2  /* save after this step, then end; nothing at the last step */
+};
 
 /* Norms object (key_norms), a blob of three tensors. Published by replica 0 of every stage, and by
  * every replica of the loss stage:
  *   F64 (n) squared gradient norms of the parameters the stage owns, ascending id (replica 0; else
- * 0) F64 (1) loss sum of this replica's micro-batches (loss stage; else 0) I64 (4) valid targets,
- * correct ones, decision bits (leader; else 0), updates skipped so far Evaluation object
- * (key_eval), loss stage, every replica: F64 (1) loss sum, I64 (2) valid, correct. Saved object
- * (key_saved), every worker (replica r > 0: no files): JSON
- * {"files":[{"name":"model-00001-of-00003.safetensors","bytes":..,"xxh3":"hex"}]}. */
+ *           n = 0)
+ *   F64 (1) loss sum of this replica's micro-batches (loss stage; else 0)
+ *   I64 (4) valid targets, correct ones, decision bits (leader; else 0), updates skipped so far
+ * Evaluation object (key_eval), loss stage, every replica: F64 (1) loss sum, I64 (2) valid,
+ * correct. */
 
 #endif

@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,7 @@
 
 #include "core/clock.h"
 #include "core/err.h"
+#include "core/file.h"
 
 #define TEMPORARY_PREFIX ".tmp-"
 
@@ -141,8 +141,6 @@ static int write_all(int fd, struct iovec *parts, int n_parts, int64_t deadline_
     return 0;
 }
 
-/* A write beyond RLIMIT_FSIZE raises SIGXFSZ, which ends the process by default. The signal is kept
- * from this thread during the write, so that only EFBIG is left of it. */
 static int write_parts(RelayFile *file, const char *key, int fd, const Slice *parts, int n_parts,
                        int64_t deadline_ns) {
     struct iovec vectors[RELAY_MAX_PARTS];
@@ -151,20 +149,11 @@ static int write_parts(RelayFile *file, const char *key, int fd, const Slice *pa
         if (parts[i].bytes > 0) /* writev only reads: the const may go */
             vectors[n_vectors++] = (struct iovec){(void *)(uintptr_t)parts[i].data, parts[i].bytes};
     }
-    sigset_t signals;
-    sigset_t before;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGXFSZ);
-    pthread_sigmask(SIG_BLOCK, &signals, &before);
+    FileGuard guard;
+    file_guard(&guard);
     int rc = write_all(fd, vectors, n_vectors, deadline_ns);
-    int errnum = errno;
-    if (rc < 0 && errnum == EFBIG && !sigismember(&before, SIGXFSZ)) {
-        struct timespec at_once = {0};
-        sigtimedwait(&signals, NULL, &at_once);
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    errno = errnum;
-    if (rc < 0 && errnum == ETIMEDOUT)
+    file_unguard(&guard);
+    if (rc < 0 && errno == ETIMEDOUT)
         return err_set(ERR_TIMEOUT, "putting '%s' in file://%s: the deadline passed", key,
                        file->root);
     return rc < 0 ? relay_file_error(file, "writing", key) : 0;

@@ -41,10 +41,16 @@ typedef struct SafetensorsMeta {
     const char *key, *value;
 } SafetensorsMeta;
 
-/* Write atomically (temporary file in the same directory, fsync, rename). Tensors in name order,
- * header padded so that data starts at a multiple of 64. Same tensors, same bytes. A failed write
- * is removed; ERR_FULL on a full disk, ERR_IO else, naming the path. */
+typedef struct SafetensorsWritten {
+    int64_t bytes;
+    uint64_t xxh3; /* hash_bytes of what was meant to be written: what is read later can be
+                    * compared with it */
+} SafetensorsWritten;
+
+/* Write a file as core/file.h does (errors too). Tensors in name order, header padded so that data
+ * starts at a multiple of 64. Same tensors, same bytes. out_written may be NULL. */
 int safetensors_write(const char *path, const SafetensorsTensor *tensors, int n_tensors,
-                      const SafetensorsMeta *metadata, int n_metadata);
+                      const SafetensorsMeta *metadata, int n_metadata,
+                      SafetensorsWritten *out_written);
 
 #endif

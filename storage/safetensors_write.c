@@ -1,17 +1,11 @@
 #include "storage/safetensors.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <unistd.h>
 
 #include "core/buf.h"
 #include "core/err.h"
+#include "core/file.h"
 #include "core/text.h"
 
 enum { DATA_ALIGN = 64, PREFIX_BYTES = 8 };
@@ -136,101 +130,21 @@ static int build_header(Buf *header, const char *path, const SafetensorsTensor *
 
 /* ---- the file ---- */
 
-static int write_error(const char *doing, const char *path) {
-    int errnum = errno;
-    bool full = errnum == ENOSPC || errnum == EDQUOT || errnum == EFBIG;
-    return err_errno(full ? ERR_FULL : ERR_IO, errnum, "%s '%s'", doing, path);
-}
-
-static int write_all(int fd, const char *path, const void *data, size_t bytes) {
-    const char *from = data;
-    while (bytes > 0) {
-        ssize_t n = write(fd, from, bytes);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return write_error("writing", path);
-        from += n;
-        bytes -= (size_t)n;
-    }
-    return 0;
-}
-
-static int write_parts(int fd, const char *path, const Buf *header,
-                       const SafetensorsTensor *const *sorted, int n_tensors) {
-    TRY(write_all(fd, path, header->data, header->bytes));
+static int write_file(FileWriter *file, const char *path, const Buf *header,
+                      const SafetensorsTensor *const *sorted, int n_tensors) {
+    TRY(file_create(file, path));
+    TRY(file_add(file, header->data, header->bytes));
     for (int i = 0; i < n_tensors; i++) {
         const SafetensorsTensor *tensor = sorted[i];
         size_t elements = (size_t)shape_elements(&tensor->shape);
-        TRY(write_all(fd, path, tensor->data, elements * dtype_bytes(tensor->dtype)));
+        TRY(file_add(file, tensor->data, elements * dtype_bytes(tensor->dtype)));
     }
-    if (fsync(fd) < 0)
-        return write_error("syncing", path);
-    return 0;
-}
-
-/* A write beyond RLIMIT_FSIZE raises SIGXFSZ, which would end the process. It is kept from this
- * thread during the write, so that only EFBIG is left of it. */
-static int write_guarded(int fd, const char *path, const Buf *header,
-                         const SafetensorsTensor *const *sorted, int n_tensors) {
-    sigset_t signals;
-    sigset_t before;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGXFSZ);
-    pthread_sigmask(SIG_BLOCK, &signals, &before);
-    int rc = write_parts(fd, path, header, sorted, n_tensors);
-    if (!sigismember(&before, SIGXFSZ)) {
-        struct timespec at_once = {0};
-        while (sigtimedwait(&signals, NULL, &at_once) == SIGXFSZ) {
-        }
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return rc;
-}
-
-static int sync_folder(const char *path, size_t folder_length) {
-    char folder[PATH_MAX];
-    memcpy(folder, path, folder_length);
-    folder[folder_length] = '\0';
-    int fd = open(folder_length ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return write_error("opening the folder of", path);
-    int rc = 0;
-    if (fsync(fd) < 0 && errno != EINVAL) /* EINVAL: this file system has no need of it */
-        rc = write_error("syncing the folder of", path);
-    close(fd);
-    return rc;
-}
-
-static int write_file(const char *path, const Buf *header, const SafetensorsTensor *const *sorted,
-                      int n_tensors) {
-    const char *slash = strrchr(path, '/');
-    size_t folder_length = slash ? (size_t)(slash - path) + 1 : 0;
-    char temporary[PATH_MAX];
-    uint64_t random = 0;
-    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
-        return err_errno(ERR_IO, errno, "naming a temporary file for '%s'", path);
-    if (strlen(path) >= PATH_MAX - 32)
-        return err_set(ERR_LIMIT, "the path '%s' is too long", path);
-    snprintf(temporary, sizeof temporary, "%.*s.tmp-%016llx", (int)folder_length, path,
-             (unsigned long long)random);
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return write_error("creating a file beside", path);
-    int rc = write_guarded(fd, path, header, sorted, n_tensors);
-    if (close(fd) < 0 && rc >= 0)
-        rc = write_error("closing", path);
-    if (rc >= 0 && rename(temporary, path) < 0)
-        rc = write_error("renaming to", path);
-    if (rc < 0) {
-        unlink(temporary);
-        return rc;
-    }
-    return sync_folder(path, folder_length);
+    return file_commit(file);
 }
 
 int safetensors_write(const char *path, const SafetensorsTensor *tensors, int n_tensors,
-                      const SafetensorsMeta *metadata, int n_metadata) {
+                      const SafetensorsMeta *metadata, int n_metadata,
+                      SafetensorsWritten *out_written) {
     size_t n = n_tensors > 0 ? (size_t)n_tensors : 0;
     const SafetensorsTensor **sorted = malloc((n + 1) * sizeof(SafetensorsTensor *));
     if (!sorted)
@@ -241,8 +155,13 @@ int safetensors_write(const char *path, const SafetensorsTensor *tensors, int n_
     Buf header;
     buf_init(&header, MAX_HEADER_BYTES);
     int rc = build_header(&header, path, sorted, n_tensors, metadata, n_metadata);
-    if (rc >= 0)
-        rc = write_file(path, &header, sorted, n_tensors);
+    if (rc >= 0) {
+        FileWriter file;
+        rc = write_file(&file, path, &header, sorted, n_tensors);
+        if (rc >= 0 && out_written)
+            *out_written = (SafetensorsWritten){file.bytes, hash_value(file.hash)};
+        file_done(&file);
+    }
     buf_done(&header);
     free(sorted);
     return rc;

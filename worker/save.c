@@ -8,11 +8,10 @@
 #include <sys/stat.h>
 
 #include "core/clock.h"
-#include "core/hash.h"
-#include "core/json.h"
+#include "core/report.h"
 #include "storage/safetensors.h"
 
-enum { SAVE_TRIES = 4, SAVE_BACKOFF_MS = 100, SAVE_NAME_BYTES = 64 };
+enum { SAVE_TRIES = 4, SAVE_BACKOFF_MS = 100 };
 
 typedef struct SaveTensor {
     const ParamState *state;
@@ -103,13 +102,14 @@ static int save_make_directory(const char *path) {
     return 0;
 }
 
-static int save_write_file(Save *save, bool update, char *out_path, size_t out_bytes) {
-    char name[SAVE_NAME_BYTES], step[24], updates[24], skipped[24];
-    save_file_name(save, update, name, sizeof name);
-    snprintf(out_path, out_bytes, "%s/%lld", save->order->store_path, (long long)save->step);
-    TRY(save_make_directory(out_path));
-    size_t used = strlen(out_path);
-    snprintf(out_path + used, out_bytes - used, "/%s", name);
+static int save_write_file(Save *save, bool update, SavedFile *out_file) {
+    char path[ORDER_PATH_BYTES + SAVED_NAME_BYTES + 32], step[24], updates[24], skipped[24];
+    SafetensorsWritten written = {0};
+    save_file_name(save, update, out_file->name, sizeof out_file->name);
+    int used =
+        snprintf(path, sizeof path, "%s/%lld", save->order->store_path, (long long)save->step);
+    TRY(save_make_directory(path));
+    snprintf(path + used, sizeof path - (size_t)used, "/%s", out_file->name);
     snprintf(step, sizeof step, "%lld", (long long)save->step);
     snprintf(updates, sizeof updates, "%lld", (long long)save->n_updates);
     snprintf(skipped, sizeof skipped, "%lld", (long long)save->n_skipped);
@@ -127,29 +127,10 @@ static int save_write_file(Save *save, bool update, char *out_path, size_t out_b
                                                tensor->copy};
         }
     }
-    int rc = safetensors_write(out_path, tensors, n, metadata, 4);
+    int rc = safetensors_write(path, tensors, n, metadata, 4, &written);
     free(tensors);
-    return rc;
-}
-
-static int save_add_report(cJSON *files, const char *path) {
-    Buf content;
-    buf_init(&content, 0);
-    int rc = buf_read_file(&content, path, (size_t)1 << 40);
-    cJSON *file = cJSON_CreateObject();
-    if (rc >= 0 && file != NULL) {
-        char hex[20];
-        snprintf(hex, sizeof hex, "%016llx",
-                 (unsigned long long)hash_bytes(content.data, content.bytes));
-        const char *name = strrchr(path, '/');
-        cJSON_AddStringToObject(file, "name", name != NULL ? name + 1 : path);
-        cJSON_AddNumberToObject(file, "bytes", (double)content.bytes);
-        cJSON_AddStringToObject(file, "xxh3", hex);
-        cJSON_AddItemToArray(files, file);
-        file = NULL;
-    }
-    cJSON_Delete(file);
-    buf_done(&content);
+    out_file->bytes = written.bytes;
+    out_file->xxh3 = written.xxh3;
     return rc;
 }
 
@@ -159,13 +140,9 @@ static bool save_worth_retry(int code) {
     return err_retry(code) || code == ERR_NOT_FOUND;
 }
 
-static int save_try_file(Save *save, bool update, cJSON *files) {
-    char path[ORDER_PATH_BYTES + SAVE_NAME_BYTES + 32];
+static int save_try_file(Save *save, bool update, SavedFile *out_file) {
     for (int attempt = 1;; attempt++) {
-        int rc = save_write_file(save, update, path, sizeof path);
-        if (rc >= 0) {
-            rc = save_add_report(files, path);
-        }
+        int rc = save_write_file(save, update, out_file);
         if (rc >= 0 || !save_worth_retry(rc) || attempt == SAVE_TRIES) {
             return rc < 0 ? err_context(rc, "save of step %lld failed %d times",
                                         (long long)save->step, attempt)
@@ -184,24 +161,19 @@ static int save_try_file(Save *save, bool update, cJSON *files) {
 /* Write both files (replica 0) and say so. */
 static int save_write(Save *save) {
     int rc = 0;
+    Saved saved = {0};
     Buf text;
     buf_init(&text, 0);
-    cJSON *root = cJSON_CreateObject();
-    cJSON *files = root != NULL ? cJSON_AddArrayToObject(root, "files") : NULL;
-    if (files == NULL) {
-        rc = err_set(ERR_MEMORY, "a save's report does not fit into memory");
-        goto done;
-    }
     for (int update = 0; update < 2 && save->order->replica == 0; update++) {
-        TRY_DONE(save_try_file(save, update == 1, files));
+        TRY_DONE(save_try_file(save, update == 1, &saved.files[saved.n_files]));
+        saved.n_files++;
     }
-    TRY_DONE(json_format(root, false, &text));
+    TRY_DONE(report_format_saved(&saved, &text));
     TRY_DONE(fetch_put_bytes(
         &save->fetch,
         key_saved(&save->fetch.space, save->step, save->stage->index, save->order->replica),
         text.data, text.bytes));
 done:
-    cJSON_Delete(root);
     buf_done(&text);
     return rc < 0 ? rc : 0;
 }

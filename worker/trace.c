@@ -5,6 +5,7 @@
 
 #include "core/buf.h"
 #include "core/err.h"
+#include "core/file.h"
 
 static const char *const queue_names[QUEUE_N] = {"compute", "fetch", "publish"};
 
@@ -63,7 +64,7 @@ int trace_write(const char *path, const Program *program, const VmRecord *record
     buf_init(&buf, 0);
     int rc = format(&buf, program, records, n_records, stage, replica, pid_number);
     if (rc >= 0)
-        rc = buf_write_file(path, buf_string(&buf), buf.bytes);
+        rc = file_write(path, buf_string(&buf), buf.bytes);
     buf_done(&buf);
     return rc;
 }

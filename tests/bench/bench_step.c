@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "core/err.h"
+#include "core/file.h"
 #include "core/rng.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/work.h"
@@ -116,7 +117,7 @@ static void write_array(const char *path, const char *type, const Shape *shape, 
     header[HEADER_BYTES - 1] = '\n';
     bench_must(buf_add(&text, header, sizeof header), "an array");
     bench_must(buf_add(&text, data, bytes), "an array");
-    bench_must(buf_write_file(path, text.data, text.bytes), "writing an array");
+    bench_must(file_write(path, text.data, text.bytes), "writing an array");
     buf_done(&text);
 }
 
@@ -156,7 +157,7 @@ static void use_tokens(Work *work, int64_t samples) {
     data->generated_tokens = false;
     data->token_dtype = DTYPE_U16;
     snprintf(data->input_path, sizeof data->input_path, "%s/tokens.bin", work->folder);
-    bench_must(buf_write_file(data->input_path, tokens, n * sizeof *tokens), "writing tokens");
+    bench_must(file_write(data->input_path, tokens, n * sizeof *tokens), "writing tokens");
     free(tokens);
 }
 

@@ -18,6 +18,7 @@
 #include "coordinator/zoo.h"
 #include "core/clock.h"
 #include "core/err.h"
+#include "core/file.h"
 #include "core/stage.h"
 #include "core/text.h"
 #include "tests/bench/bench.h"
@@ -230,7 +231,7 @@ static void write_order(const Work *work, int32_t stage, char *path, size_t path
                  stage);
     bench_must(order_format(&order, &text), "the order");
     snprintf(path, path_bytes, "%s/order-%d.json", work->folder, stage);
-    bench_must(buf_write_file(path, text.data, text.bytes), "writing the order");
+    bench_must(file_write(path, text.data, text.bytes), "writing the order");
     buf_done(&text);
     order_done(&order);
 }

@@ -8,6 +8,7 @@
  *     done          result "done", too early      mute     no sign of life, until fenced off
  *     garbage       nonsense as norms object      slow=MS  sleep before the step
  *     nosave        never tell of saves           chatty   fill stdout first
+ *     damage        from now on, turn a bit of what it saved before it tells of it
  * STEP -1 is before the first heartbeat. */
 #include <errno.h>
 #include <signal.h>
@@ -35,7 +36,7 @@ typedef struct Fake {
     Relay *relay;
     Buf object;
     int64_t step;
-    bool saves_told;
+    bool saves_told, damages;
 } Fake;
 
 static void result_and_exit(int code, int64_t step, const char *text) {
@@ -123,6 +124,8 @@ static void misbehave(Fake *fake, int64_t step) {
         usleep((useconds_t)atoi(action + 5) * 1000);
     if (strcmp(action, "nosave") == 0)
         fake->saves_told = false;
+    if (strcmp(action, "damage") == 0)
+        fake->damages = true;
     if (strcmp(action, "chatty") == 0)
         chatter();
     if (strcmp(action, "garbage") == 0) {
@@ -229,7 +232,7 @@ static void put_eval(Fake *fake, int64_t updates) {
         must(ERR_UNSUPPORTED);
 }
 
-static void write_file(const Fake *fake, int64_t updates, bool update) {
+static SavedFile write_file(const Fake *fake, int64_t updates, bool update) {
     char path[ORDER_PATH_BYTES + 128];
     SafetensorsTensor tensors[4096];
     int n = 0;
@@ -249,25 +252,50 @@ static void write_file(const Fake *fake, int64_t updates, bool update) {
     char step[24];
     snprintf(step, sizeof step, "%lld", (long long)updates);
     SafetensorsMeta metadata[] = {{"format", "pt"}, {"step", step}};
-    size_t length = strlen(path);
-    snprintf(path + length, sizeof path - length, "/%s-%05d-of-%05d.safetensors",
+    SavedFile file = {0};
+    SafetensorsWritten written = {0};
+    snprintf(file.name, sizeof file.name, "%s-%05d-of-%05d.safetensors",
              update ? "update" : "model", fake->order.stage + 1, fake->stage.n_stages);
-    must(safetensors_write(path, tensors, n, metadata, 2));
+    size_t length = strlen(path);
+    snprintf(path + length, sizeof path - length, "/%s", file.name);
+    must(safetensors_write(path, tensors, n, metadata, 2, &written));
     for (int i = 0; i < n; i++)
         free((void *)tensors[i].data);
+    file.bytes = written.bytes;
+    file.xxh3 = written.xxh3;
+    return file;
+}
+
+static void turn_last_bit(const Fake *fake, int64_t updates, const char *name) {
+    char path[ORDER_PATH_BYTES + 128];
+    snprintf(path, sizeof path, "%s/%lld/%s", fake->order.store_path, (long long)updates, name);
+    FILE *file = fopen(path, "r+b");
+    fseek(file, -1, SEEK_END);
+    int byte = fgetc(file);
+    fseek(file, -1, SEEK_END);
+    fputc(byte ^ 1, file);
+    fclose(file);
 }
 
 static void save(Fake *fake, int64_t updates) {
-    Slice part = {"{\"files\":[]}", 12};
+    Saved saved = {0};
+    Buf text;
+    buf_init(&text, 0);
     if (fake->order.replica == 0) {
-        write_file(fake, updates, false);
-        write_file(fake, updates, true);
+        saved.n_files = 2;
+        saved.files[0] = write_file(fake, updates, false);
+        saved.files[1] = write_file(fake, updates, true);
     }
+    if (fake->damages)
+        turn_last_bit(fake, updates, saved.files[0].name);
+    must(report_format_saved(&saved, &text));
+    Slice part = {text.data, text.bytes};
     if (fake->saves_told)
         must(
             relay_put(fake->relay,
                       key_saved(&fake->space, updates, fake->order.stage, fake->order.replica).text,
                       &part, 1, clock_deadline_ms(5000)));
+    buf_done(&text);
 }
 
 /* The leader's decision, when all have published. */

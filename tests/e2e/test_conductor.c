@@ -304,6 +304,18 @@ Test(conductor, an_unreachable_relay_is_exit_code_3) {
     config_done(&config);
 }
 
+/* The bits on the store are not those that the worker wrote: no manifest vouches for them. */
+Test(conductor, a_save_that_was_damaged_is_not_committed) {
+    ConductResult result = run("1.0.*:7:damage");
+    cr_expect_eq(result.state, JOB_FAILED);
+    cr_expect_eq(result.exit_code, EXIT_CODE_FAILED);
+    cr_expect_eq(result.saved_step, 5);
+    cr_expect(strstr(result.failure.text, "saving step 1"), "%s", result.failure.text);
+    cr_expect(strstr(result.failure.text, "'model-00002-of-00003.safetensors' has "), "%s",
+              result.failure.text);
+    check_relay_is_empty();
+}
+
 /* ---- signals ---- */
 
 typedef struct Signals {

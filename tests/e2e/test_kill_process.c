@@ -36,8 +36,13 @@ static bool kill_one(E2e *run, const char *out, const KillJob *about, uint64_t s
     if (!soon && !e2e_await_rows(run, out, row))
         return false;
     clock_sleep_until(clock_now_ns() + us * CLOCK_NS_PER_US);
-    pid_t pid = e2e_worker(out, who[0], who[1]);
-    return e2e_is_running(run) && pid > 0 && kill(pid, SIGKILL) == 0;
+    for (int tries = 0; tries < 400 && e2e_is_running(run); tries++) {
+        pid_t pid = e2e_worker(out, who[0], who[1]);
+        if (pid > 0 && kill(pid, SIGKILL) == 0)
+            return true;
+        clock_sleep_until(clock_deadline_ms(5)); /* dead already: its successor will do */
+    }
+    return false;
 }
 
 static int run_with_kills(const KillJob *about, const char *out, uint64_t seed,
@@ -71,7 +76,9 @@ static void check_runs(const KillJob *about, uint64_t first_seed, int n_runs,
         e2e_check_same_rows("undisturbed", out, 0, about->n_steps);
         e2e_check_rows(out, about->n_steps);
     }
-    cr_assert_geq(n_killed, n_runs * 3, "only %d kills in %d runs", n_killed, n_runs);
+    /* Of the 60 tried in all, 50 at least are done. */
+    cr_assert_geq(n_killed * 6, n_runs * KILLS_A_RUN * 5, "only %d kills in %d runs", n_killed,
+                  n_runs);
     fprintf(stderr, "%d kills in %d runs\n", n_killed, n_runs);
 }
 
@@ -123,15 +130,20 @@ static void check_phases(const Phase *phases, int n_phases, int64_t n_steps) {
 #define N_OF(array) (int)(sizeof(array) / sizeof(array)[0])
 #define WORKER "funcpipe-worker "
 
+/* Step 57 waits, so that there is a checkpoint from which a successor begins. */
+#define LATE_STEP_57 ";" WORKER "link /t57/+a.0-1.0 1 1 2000"
+
 Test(kill_process, loading, .init = e2e_enter, .fini = e2e_leave) {
-    static const Phase phases[] = {
-        {"the first sign of life", WORKER "rename /@h.1.0 1 1 kill", 1},
-        {"behind it", WORKER "rename /@h.0.0 1 1 killed", 1},
-        {"a successor that loads the checkpoint",
-         WORKER "link /t57/+a.1-2.2 1 1 kill;" WORKER "open /50/model-00002-of-00003 1 1 kill", 2},
-        {"a successor's first sign of life",
-         WORKER "link /t57/+a.0-1.3 1 1 kill;" WORKER "open /50/update-00001-of-00003 1 1 killed",
-         2}};
+    static const Phase phases[] = {{"the first sign of life", WORKER "rename /@h.1.0 1 1 kill", 1},
+                                   {"behind it", WORKER "rename /@h.0.0 1 1 killed", 1},
+                                   {"a successor that loads the checkpoint",
+                                    WORKER "link /t57/+a.1-2.2 1 1 kill;" WORKER
+                                           "open /model-00002-of-00003 1 1 kill" LATE_STEP_57,
+                                    2},
+                                   {"a successor's first sign of life",
+                                    WORKER "link /t57/+a.0-1.3 1 1 kill;" WORKER
+                                           "open /50/update-00001-of-00003 1 1 killed",
+                                    2}};
     check_phases(phases, N_OF(phases), 70);
 }
 

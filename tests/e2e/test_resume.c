@@ -221,7 +221,7 @@ static void rename_tensor(const char *path, const char *from, const char *to) {
         tensors[i] = (SafetensorsTensor){strcmp(entry->name, from) == 0 ? to : entry->name,
                                          entry->dtype, entry->shape, data};
     }
-    cr_assert_eq(safetensors_write(path, tensors, n, metadata, 4), 0, "%s", err_text());
+    cr_assert_eq(safetensors_write(path, tensors, n, metadata, 4, NULL), 0, "%s", err_text());
     for (int i = 0; i < n; i++)
         free((void *)tensors[i].data);
     safetensors_close(file);

@@ -14,7 +14,7 @@ static int dump(const char *job_path, const char *out_path) {
     TRY_DONE(parity_tensors_init(&tensors, &job.order));
     TRY_DONE(parity_hash(job_path, &tensors, hash));
     const SafetensorsMeta meta = {"hash", hash};
-    TRY_DONE(safetensors_write(out_path, tensors.tensors, tensors.n, &meta, 1));
+    TRY_DONE(safetensors_write(out_path, tensors.tensors, tensors.n, &meta, 1, NULL));
 done:
     parity_tensors_done(&tensors);
     sim_job_done(&job);

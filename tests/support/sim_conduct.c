@@ -1,6 +1,7 @@
 /* The small conductor of a simulation. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "coordinator/checkpoint.h"
@@ -157,19 +158,26 @@ static int sim_commit(Sim *sim, int64_t step) {
     SimResult *result = sim->result;
     Buf text;
     buf_init(&text, SIM_BLOB_BYTES);
-    int rc = 0;
+    Saved *saved = calloc((size_t)order->plan.n_stages, sizeof *saved);
+    int rc = saved != NULL ? 0 : err_set(ERR_MEMORY, "what was saved");
     for (int32_t s = 0; rc >= 0 && s < order->plan.n_stages; s++) {
         for (int32_t r = 0; rc >= 0 && r < order->plan.replicas[s]; r++) {
             Key key = key_saved(&sim->space, step, s, r);
             rc = relay_get_buf(sim->relay, key.text, &text, clock_deadline_ms(sim->job->wait_ms));
+            if (rc >= 0 && r == 0) {
+                rc = report_parse_saved(text.data, text.bytes, &saved[s]);
+            }
         }
     }
     buf_done(&text);
+    if (rc >= 0) {
+        snprintf(result->last_checkpoint, sizeof result->last_checkpoint, "%s/%lld", result->store,
+                 (long long)step);
+        rc = checkpoint_commit(result->last_checkpoint, order->job, step, &order->model,
+                               order->update.kind, order->plan.n_stages, saved);
+    }
+    free(saved);
     TRY(rc);
-    snprintf(result->last_checkpoint, sizeof result->last_checkpoint, "%s/%lld", result->store,
-             (long long)step);
-    TRY(checkpoint_commit(result->last_checkpoint, order->job, step, &order->model,
-                          order->update.kind, order->plan.n_stages));
     result->n_saves++;
     pthread_mutex_lock(&sim->lock);
     sim->committed = step;

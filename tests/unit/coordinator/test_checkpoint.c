@@ -108,7 +108,8 @@ static void write_stage(const char *directory, const Run *run, const Model *mode
              update ? "update" : "model", stage + 1, run->n_stages);
     snprintf(step, sizeof step, "%lld", (long long)run->step);
     SafetensorsMeta meta = {"step", step};
-    cr_assert_eq(safetensors_write(path, file->tensors, file->n, &meta, 1), 0, "%s", err_text());
+    cr_assert_eq(safetensors_write(path, file->tensors, file->n, &meta, 1, NULL), 0, "%s",
+                 err_text());
     for (int i = 0; i < file->n; i++)
         free((void *)file->tensors[i].data);
     free(file);
@@ -129,7 +130,7 @@ static const char *write_run(const Run *run, const Model *model) {
 
 static int commit(const Run *run, const Model *model) {
     return checkpoint_commit(write_run(run, model), "job", run->step, model, run->update,
-                             run->n_stages);
+                             run->n_stages, NULL);
 }
 
 static bool exists(const char *directory, const char *name) {
@@ -151,8 +152,8 @@ Test(checkpoint, commit_then_check_under_every_cut, .init = temp_enter, .fini = 
             const char *directory = write_run(&run, &model);
             cr_assert_eq(checkpoint_check(directory, &model, CHECKPOINT_ANY_UPDATE), ERR_NOT_FOUND);
             cr_assert_eq(
-                checkpoint_commit(directory, "a-job", run.step, &model, run.update, n_stages), 0,
-                "%s", err_text());
+                checkpoint_commit(directory, "a-job", run.step, &model, run.update, n_stages, NULL),
+                0, "%s", err_text());
             cr_assert_eq(checkpoint_check(directory, &model, (int)run.update), 0, "%s", err_text());
             cr_assert_eq(checkpoint_check(directory, &model, CHECKPOINT_ANY_UPDATE), 0);
             cr_assert_eq(checkpoint_verify(directory), 0, "%s", err_text());
@@ -229,20 +230,55 @@ Test(checkpoint, commit_refuses_other_states_steps_and_stages, .init = temp_ente
     Model model = make_model();
     Run run = {.n_stages = 2, .step = 3};
     const char *directory = write_run(&run, &model);
-    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_ADAMW, 2), ERR_FORMAT);
+    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_ADAMW, 2, NULL), ERR_FORMAT);
     cr_assert(strstr(err_text(), ".momentum' in 'update-00001"), "%s", err_text());
-    cr_assert_eq(checkpoint_commit(directory, "job", 4, &model, UPDATE_SGD, 2), ERR_FORMAT);
+    cr_assert_eq(checkpoint_commit(directory, "job", 4, &model, UPDATE_SGD, 2, NULL), ERR_FORMAT);
     cr_assert(strstr(err_text(), "holds step 3, not 4"), "%s", err_text());
-    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 3), ERR_NOT_FOUND);
+    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 3, NULL),
+                 ERR_NOT_FOUND);
     cr_assert(strstr(err_text(), "model-00001-of-00003.safetensors"), "%s", err_text());
-    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 0), ERR_ARGUMENT);
+    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 0, NULL), ERR_ARGUMENT);
     char path[512];
     snprintf(path, sizeof path, "%s/update-00002-of-00002.safetensors", directory);
     cr_assert_eq(truncate(path, 200), 0);
-    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2), ERR_FORMAT);
+    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, NULL), ERR_FORMAT);
     cr_assert(strstr(err_text(), path), "%s", err_text());
     cr_assert_eq(unlink(path), 0);
-    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2), ERR_NOT_FOUND);
+    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, NULL),
+                 ERR_NOT_FOUND);
+    cr_assert_not(exists(directory, "manifest.json"));
+    model_done(&model);
+}
+
+/* What a worker wrote must be what lies there when the manifest vouches for it. */
+Test(checkpoint, commit_refuses_what_no_worker_wrote, .init = temp_enter, .fini = temp_leave) {
+    Model model = make_model();
+    Run run = {.n_stages = 2, .step = 3};
+    const char *directory = write_run(&run, &model);
+    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, NULL), 0);
+    CheckpointManifest manifest;
+    cr_assert_eq(checkpoint_read(directory, &manifest), 0);
+    Saved said[2] = {0};
+    for (int i = 0; i < 4; i++) {
+        SavedFile *file = &said[i % 2].files[said[i % 2].n_files++];
+        snprintf(file->name, sizeof file->name, "%.60s", manifest.files[i].name);
+        file->bytes = manifest.files[i].bytes;
+        file->xxh3 = manifest.files[i].xxh3;
+    }
+    checkpoint_done(&manifest);
+    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, said), 0, "%s",
+                 err_text());
+    char path[512];
+    snprintf(path, sizeof path, "%s/manifest.json", directory);
+    cr_assert_eq(unlink(path), 0);
+    said[1].files[0].xxh3 ^= 1;
+    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, said), ERR_CORRUPT);
+    cr_assert(strstr(err_text(), "'model-00002-of-00002.safetensors' has "), "%s", err_text());
+    said[1].files[0].xxh3 ^= 1;
+    said[0].n_files = 1;
+    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, said), ERR_CORRUPT);
+    cr_assert(strstr(err_text(), "does not say that it wrote 'update-00001-of-00002"), "%s",
+              err_text());
     cr_assert_not(exists(directory, "manifest.json"));
     model_done(&model);
 }
@@ -255,13 +291,13 @@ Test(checkpoint, a_full_disk_leaves_it_partial, .init = temp_enter, .fini = temp
     getrlimit(RLIMIT_FSIZE, &before);
     struct rlimit limit = {.rlim_cur = 100, .rlim_max = before.rlim_max};
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    int rc = checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2);
+    int rc = checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, NULL);
     setrlimit(RLIMIT_FSIZE, &before);
     cr_assert_eq(rc, ERR_FULL, "%s", err_text());
     cr_assert(strstr(err_text(), directory), "%s", err_text());
     cr_assert_not(exists(directory, "manifest.json"));
     cr_assert_eq(temp_count(directory, ".tmp-"), 0);
-    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2), 0);
+    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, NULL), 0);
     model_done(&model);
 }
 
@@ -601,9 +637,9 @@ Test(checkpoint_diff, plain_files_of_any_form, .init = temp_enter, .fini = temp_
                 {CHECKPOINT_ONLY_B, 0}, {CHECKPOINT_FORM, 0},   {CHECKPOINT_VALUES, 0}};
     CheckpointDiff diff;
     cr_assert_eq(mkdir(temp_path("b"), 0755), 0); /* a folder as downloaded: no manifest */
-    cr_assert_eq(safetensors_write(temp_path("a.safetensors"), a, 8, NULL, 0), 0);
-    cr_assert_eq(safetensors_write(temp_path("b/1.safetensors"), b, 4, NULL, 0), 0);
-    cr_assert_eq(safetensors_write(temp_path("b/2.safetensors"), b + 4, 4, NULL, 0), 0);
+    cr_assert_eq(safetensors_write(temp_path("a.safetensors"), a, 8, NULL, 0, NULL), 0);
+    cr_assert_eq(safetensors_write(temp_path("b/1.safetensors"), b, 4, NULL, 0, NULL), 0);
+    cr_assert_eq(safetensors_write(temp_path("b/2.safetensors"), b + 4, 4, NULL, 0, NULL), 0);
     cr_assert_eq(checkpoint_diff(temp_path("a.safetensors"), temp_path("b"), &diff), 0, "%s",
                  err_text());
     cr_assert_eq(diff.n_rows, 9);
@@ -615,7 +651,7 @@ Test(checkpoint_diff, plain_files_of_any_form, .init = temp_enter, .fini = temp_
     cr_expect(isinf(diff.rows[4].max_abs) && isinf(diff.rows[4].l2_rel));
     cr_expect_str_eq(diff.rows[diff.worst_abs].name, "nan");
     checkpoint_diff_done(&diff);
-    cr_assert_eq(safetensors_write(temp_path("b/3.safetensors"), b, 1, NULL, 0), 0);
+    cr_assert_eq(safetensors_write(temp_path("b/3.safetensors"), b, 1, NULL, 0, NULL), 0);
     cr_assert_eq(checkpoint_diff(temp_path("a.safetensors"), temp_path("b"), &diff), ERR_FORMAT);
     cr_assert(strstr(err_text(), "'brain' is in two files"), "%s", err_text());
     cr_assert_eq(checkpoint_diff(temp_path("a.safetensors"), temp_path("c"), &diff), ERR_NOT_FOUND);

@@ -7,6 +7,7 @@
 
 #include "coordinator/config.h"
 #include "core/err.h"
+#include "core/file.h"
 
 static const char base[] =
     "{\"version\": 1, \"name\": \"job-1\","
@@ -240,7 +241,7 @@ Test(config, model_files_are_relative_to_the_job) {
     cJSON_Delete(root);
     config_done(&config);
     snprintf(path, sizeof path, "%s/model.json", folder);
-    cr_assert_eq(buf_write_file(path, text.data, text.bytes), 0);
+    cr_assert_eq(file_write(path, text.data, text.bytes), 0);
     buf_done(&text);
     cr_assert_eq(config_load_model(path, NULL, 0, &model), 0, "%s", err_text());
     model_done(&model);
@@ -249,7 +250,7 @@ Test(config, model_files_are_relative_to_the_job) {
              "{\"train\": {\"kind\": \"generated\", \"samples\": 9}}, \"batch\": 3, \"steps\": 2, "
              "\"update\": {\"kind\": \"sgd\", \"lr\": 1}}");
     snprintf(path, sizeof path, "%s/job.json", folder);
-    cr_assert_eq(buf_write_file(path, job, strlen(job)), 0);
+    cr_assert_eq(file_write(path, job, strlen(job)), 0);
     cr_assert_eq(config_load(path, NULL, 0, 0, &config), 0, "%s", err_text());
     cr_expect_eq(config.order.model.n_layers, 6);
     config_done(&config);

@@ -11,6 +11,7 @@
 
 #include "core/buf.h"
 #include "core/err.h"
+#include "core/file.h"
 
 Test(buf, builds_text) {
     Buf buf;
@@ -118,24 +119,24 @@ static void expect_content(const char *want) {
 }
 
 Test(buf_file, write_then_read, .init = enter, .fini = leave) {
-    cr_assert_eq(buf_write_file(path, "first", 5), 0, "%s", err_text());
+    cr_assert_eq(file_write(path, "first", 5), 0, "%s", err_text());
     expect_content("first");
-    cr_assert_eq(buf_write_file(path, "2nd", 3), 0);
+    cr_assert_eq(file_write(path, "2nd", 3), 0);
     expect_content("2nd");
-    cr_assert_eq(buf_write_file(path, NULL, 0), 0);
+    cr_assert_eq(file_write(path, NULL, 0), 0);
     expect_content("");
     cr_assert_eq(n_files(), 1);
 }
 
 Test(buf_file, a_path_without_folder_is_in_the_current_one, .init = enter, .fini = leave) {
     cr_assert_eq(chdir(folder), 0);
-    cr_assert_eq(buf_write_file("file", "here", 4), 0, "%s", err_text());
+    cr_assert_eq(file_write("file", "here", 4), 0, "%s", err_text());
     expect_content("here");
 }
 
 Test(buf_file, mode_follows_the_umask, .init = enter, .fini = leave) {
     umask(027);
-    cr_assert_eq(buf_write_file(path, "x", 1), 0);
+    cr_assert_eq(file_write(path, "x", 1), 0);
     struct stat about;
     cr_assert_eq(stat(path, &about), 0);
     cr_assert_eq(about.st_mode & 0777, 0640);
@@ -148,12 +149,12 @@ Test(buf_file, long_names_leave_room_for_the_temporary_one, .init = enter, .fini
     snprintf(path, sizeof path, "%s/%.60s", folder, name);
     char full[400];
     snprintf(full, sizeof full, "%s/%s", folder, name);
-    cr_assert_eq(buf_write_file(full, "x", 1), 0, "%s", err_text());
+    cr_assert_eq(file_write(full, "x", 1), 0, "%s", err_text());
     unlink(full);
     char absurd[5000];
     memset(absurd, '/', sizeof absurd - 1);
     absurd[sizeof absurd - 1] = '\0';
-    cr_assert_eq(buf_write_file(absurd, "x", 1), ERR_LIMIT);
+    cr_assert_eq(file_write(absurd, "x", 1), ERR_LIMIT);
 }
 
 Test(buf_file, a_large_file_reads_back_appended, .init = enter, .fini = leave) {
@@ -161,7 +162,7 @@ Test(buf_file, a_large_file_reads_back_appended, .init = enter, .fini = leave) {
     char *data = malloc(bytes);
     for (size_t i = 0; i < bytes; i++)
         data[i] = (char)(i * 31 + i / 999);
-    cr_assert_eq(buf_write_file(path, data, bytes), 0);
+    cr_assert_eq(file_write(path, data, bytes), 0);
     Buf buf;
     buf_init(&buf, 0);
     cr_assert_eq(buf_text(&buf, "head"), 0);
@@ -199,20 +200,20 @@ Test(buf_file, reading_what_is_no_file, .init = enter, .fini = leave) {
 Test(buf_file, writing_where_no_folder_is, .init = enter, .fini = leave) {
     char nowhere[160];
     snprintf(nowhere, sizeof nowhere, "%s/none/file", folder);
-    cr_assert_eq(buf_write_file(nowhere, "x", 1), ERR_NOT_FOUND);
+    cr_assert_eq(file_write(nowhere, "x", 1), ERR_NOT_FOUND);
     cr_assert(strstr(err_text(), nowhere));
-    cr_assert_lt(buf_write_file(folder, "x", 1), 0); /* a folder in its place */
+    cr_assert_lt(file_write(folder, "x", 1), 0); /* a folder in its place */
 }
 
 Test(buf_file, no_room_keeps_the_old_content, .init = enter, .fini = leave) {
-    cr_assert_eq(buf_write_file(path, "old", 3), 0);
+    cr_assert_eq(file_write(path, "old", 3), 0);
     struct rlimit limit = {.rlim_cur = 4096, .rlim_max = RLIM_INFINITY};
     struct rlimit before;
     getrlimit(RLIMIT_FSIZE, &before);
     limit.rlim_max = before.rlim_max;
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
     static char big[100000];
-    int rc = buf_write_file(path, big, sizeof big); /* SIGXFSZ would end this test */
+    int rc = file_write(path, big, sizeof big); /* SIGXFSZ would end this test */
     setrlimit(RLIMIT_FSIZE, &before);
     cr_assert_eq(rc, ERR_FULL);
     cr_assert(strstr(err_text(), path), "%s", err_text());
@@ -231,7 +232,7 @@ Test(buf_file, a_full_disk_is_full, .init = enter, .fini = leave) {
     getrlimit(RLIMIT_FSIZE, &before);
     struct rlimit limit = {.rlim_cur = 0, .rlim_max = before.rlim_max};
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    int rc = buf_write_file(path, "x", 1);
+    int rc = file_write(path, "x", 1);
     setrlimit(RLIMIT_FSIZE, &before);
     cr_assert_eq(rc, ERR_FULL);
     cr_assert_eq(n_files(), 0);

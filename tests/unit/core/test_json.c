@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "core/err.h"
+#include "core/file.h"
 #include "core/json.h"
 #include "tests/support/german.h"
 
@@ -397,10 +398,10 @@ Test(json, files) {
     cr_assert_eq(json_parse_file(path, 100, &value), ERR_FORMAT);
     cr_assert(strstr(err_text(), path) && strstr(err_text(), "line 2, column 3"), "%s", err_text());
     cr_assert_eq(json_parse_file(path, 5, &value), ERR_LIMIT);
-    cr_assert_eq(buf_write_file(path, "{\"a\":1}", 7), 0);
+    cr_assert_eq(file_write(path, "{\"a\":1}", 7), 0);
     cr_assert_eq(json_parse_file(path, 100, &value), 0);
     cJSON_Delete(value);
-    cr_assert_eq(buf_write_file(path, "", 0), 0);
+    cr_assert_eq(file_write(path, "", 0), 0);
     cr_assert_eq(json_parse_file(path, 100, &value), ERR_FORMAT);
     unlink(path);
     cr_assert_eq(json_parse_file(path, 100, &value), ERR_NOT_FOUND);

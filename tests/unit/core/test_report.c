@@ -215,3 +215,49 @@ Test(report, control_from_outside_is_checked) {
         cr_assert(out.stop && out.save);
     }
 }
+
+/* ---- what was saved ---- */
+
+Test(report, saved_round_trip) {
+    Saved in = {.n_files = 2,
+                .files = {{"model-00001-of-00003.safetensors", 12, 0},
+                          {"update-00001-of-00003.safetensors", INT64_C(1) << 52, UINT64_MAX}}};
+    for (in.n_files = 0; in.n_files <= 2; in.n_files++) {
+        Saved out = {.n_files = 9};
+        buf_clear(&buf);
+        cr_assert_geq(report_format_saved(&in, &buf), 0, "%s", err_text());
+        cr_assert_eq(report_parse_saved(buf.data, buf.bytes, &out), 0, "%s", err_text());
+        cr_assert_eq(out.n_files, in.n_files);
+        for (int i = 0; i < in.n_files; i++) {
+            cr_assert_str_eq(out.files[i].name, in.files[i].name);
+            cr_assert(out.files[i].bytes == in.files[i].bytes);
+            cr_assert(out.files[i].xxh3 == in.files[i].xxh3);
+        }
+    }
+}
+
+Test(report, saved_refuses) {
+    static const char *const texts[] = {
+        "",
+        "{}",
+        "[]",
+        "{\"files\":{}}",
+        "{\"files\":[1]}",
+        "{\"files\":[{}]}",
+        "{\"files\":[],\"more\":1}",
+        "{\"files\":[{\"name\":\"../x\",\"bytes\":1,\"xxh3\":\"0123456789abcdef\"}]}",
+        "{\"files\":[{\"name\":\"x\",\"bytes\":-1,\"xxh3\":\"0123456789abcdef\"}]}",
+        "{\"files\":[{\"name\":\"x\",\"bytes\":1,\"xxh3\":\"0123456789abcde\"}]}",
+        "{\"files\":[{\"name\":\"x\",\"bytes\":1,\"xxh3\":\"0123456789ABCDEF\"}]}",
+        "{\"files\":[{\"name\":\"x\",\"bytes\":1,\"xxh3\":\"0123456789abcdef0\"}]}"};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        Saved out;
+        cr_assert_lt(report_parse_saved(texts[i], strlen(texts[i]), &out), 0, "%s", texts[i]);
+    }
+    char many[1000] = "{\"files\":[";
+    for (int i = 0; i < 3; i++)
+        strcat(many, &",{\"name\":\"x\",\"bytes\":1,\"xxh3\":\"0123456789abcdef\"}"[i == 0]);
+    strcat(many, "]}");
+    Saved out;
+    cr_assert_eq(report_parse_saved(many, strlen(many), &out), ERR_FORMAT);
+}
