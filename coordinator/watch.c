@@ -214,7 +214,6 @@ static int wait_pending(Watch *watch, int64_t deadline_ns) {
 
 /* ---- steps ---- */
 
-/* The one that counts a parameter's norm: the stage of its first user. */
 static int find_owners(Watch *watch) {
     const Model *model = &watch->order->model;
     const PlanSpec *plan = &watch->order->plan;
@@ -222,15 +221,7 @@ static int find_owners(Watch *watch) {
     watch->squares = calloc((size_t)model->n_params + 1, sizeof *watch->squares);
     if (!watch->owner || !watch->squares)
         return err_set(ERR_MEMORY, "the norms of %d parameters", model->n_params);
-    for (int32_t p = 0; p < model->n_params; p++)
-        watch->owner[p] = -1;
-    for (int32_t l = model->n_layers - 1; l >= 0; l--) {
-        for (int32_t i = 0; i < model->layers[l].n_params; i++) {
-            int32_t p = model->layers[l].params[i];
-            if (model->params[p].role == PARAM_WEIGHT)
-                watch->owner[p] = stage_of_layer(plan->ends, plan->n_stages, l);
-        }
-    }
+    stage_norm_owners(model, plan->ends, plan->n_stages, watch->owner);
     return 0;
 }
 

@@ -18,6 +18,19 @@ int32_t stage_of_layer(const int32_t *ends, int32_t n_stages, int32_t layer) {
     return first;
 }
 
+void stage_norm_owners(const Model *model, const int32_t *ends, int32_t n_stages,
+                       int32_t *out_owners) {
+    for (int32_t p = 0; p < model->n_params; p++)
+        out_owners[p] = -1;
+    for (int32_t l = model->n_layers - 1; l >= 0; l--) {
+        for (int32_t i = 0; i < model->layers[l].n_params; i++) {
+            int32_t p = model->layers[l].params[i];
+            if (model->params[p].role == PARAM_WEIGHT)
+                out_owners[p] = stage_of_layer(ends, n_stages, l);
+        }
+    }
+}
+
 int stage_check_cut(const Model *model, const int32_t *ends, int32_t n_stages) {
     if (n_stages < 1 || n_stages > STAGE_MAX)
         return err_set(ERR_LIMIT, "%d stages, expected 1 to %d", n_stages, STAGE_MAX);

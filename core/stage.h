@@ -53,6 +53,10 @@ int stage_init(Stage *stage, const Model *model, const int32_t *ends, int32_t n_
                int32_t index);
 void stage_done(Stage *stage);
 int32_t stage_of_layer(const int32_t *ends, int32_t n_stages, int32_t layer);
+/* Which stage counts each parameter's norm: that of its first user; -1 for statistics.
+ * out_owners: (n_params). */
+void stage_norm_owners(const Model *model, const int32_t *ends, int32_t n_stages,
+                       int32_t *out_owners);
 /* Bytes a micro-batch of `rows` moves over the edge: forward, plus the gradients when `back`.
  * INT64_MAX when they do not fit. */
 int64_t stage_edge_bytes(const Model *model, const Edge *edge, int64_t rows, bool back);

@@ -96,7 +96,6 @@ done:
     return rc;
 }
 
-/* Which stage counts each parameter's norm: the one that holds its first user. */
 static int reduce_find_owners(Reduce *reduce) {
     const Model *model = &reduce->order->model;
     const PlanSpec *plan = &reduce->order->plan;
@@ -105,17 +104,7 @@ static int reduce_find_owners(Reduce *reduce) {
     if (reduce->owner == NULL || reduce->squares == NULL) {
         return err_set(ERR_MEMORY, "the table of norms does not fit into memory");
     }
-    for (int32_t p = 0; p < model->n_params; p++) {
-        reduce->owner[p] = -1;
-    }
-    for (int32_t l = model->n_layers - 1; l >= 0; l--) {
-        for (int32_t role = 0; role < model->layers[l].n_params; role++) {
-            int32_t param = model->layers[l].params[role];
-            if (model->params[param].role == PARAM_WEIGHT) {
-                reduce->owner[param] = stage_of_layer(plan->ends, plan->n_stages, l);
-            }
-        }
-    }
+    stage_norm_owners(model, plan->ends, plan->n_stages, reduce->owner);
     return 0;
 }
 

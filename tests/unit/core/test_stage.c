@@ -246,6 +246,25 @@ static void check_params(const Model *model, const Stage *stages, int32_t n_stag
     }
 }
 
+/* Each weight's norm is counted by the one stage that owns it, a statistic's by none. */
+static void check_norm_owners(const Model *model, const Stage *stages, const int32_t *ends,
+                              int32_t n_stages) {
+    int32_t owners[3 * MAX_LAYERS];
+    cr_assert_leq(model->n_params, 3 * MAX_LAYERS);
+    stage_norm_owners(model, ends, n_stages, owners);
+    for (int32_t p = 0; p < model->n_params; p++) {
+        if (model->params[p].role != PARAM_WEIGHT)
+            cr_assert_eq(owners[p], -1);
+    }
+    for (int32_t s = 0; s < n_stages; s++) {
+        for (int32_t i = 0; i < stages[s].n_params; i++) {
+            const StageParam *held = &stages[s].params[i];
+            if (model->params[held->param].role == PARAM_WEIGHT)
+                cr_assert_eq(owners[held->param] == s, held->owner);
+        }
+    }
+}
+
 static void check_all(const Model *model, const int32_t *ends, int32_t n_stages) {
     Stage stages[MAX_STAGES];
     int32_t first = 0;
@@ -270,6 +289,7 @@ static void check_all(const Model *model, const int32_t *ends, int32_t n_stages)
     }
     cr_assert_eq(n_in, n_out);
     check_params(model, stages, n_stages);
+    check_norm_owners(model, stages, ends, n_stages);
     for (int32_t s = 0; s < n_stages; s++)
         stage_done(&stages[s]);
 }
