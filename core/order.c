@@ -142,7 +142,8 @@ static bool is_due(int64_t every, int64_t n_steps, int64_t step) {
     return step + 1 == n_steps || (every > 0 && (step + 1) % every == 0);
 }
 
-/* Of the job alone, not of the slice: all workers, whatever their slices, save at the same steps. */
+/* Of the job alone, not of the slice: all workers, whatever their slices, save at the same steps.
+ */
 bool order_save_due(const Order *order, int64_t step) {
     return is_due(order->save_every, order->n_steps, step);
 }
