@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/err.h"
+#include "storage/relay_redis.h"
 
 static bool key_char(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
@@ -41,12 +42,21 @@ static int open_file(const char *place, Relay **out_relay) {
     return relay_file_open(place, out_relay);
 }
 
+static int open_redis(const char *place, Relay **out_relay) {
+    return relay_redis_open(place, false, out_relay);
+}
+
+static int open_rediss(const char *place, Relay **out_relay) {
+    return relay_redis_open(place, true, out_relay);
+}
+
 typedef struct RelayScheme {
     const char *prefix;
     int (*open)(const char *place, Relay **out_relay); /* place: what follows the prefix */
 } RelayScheme;
 
-static const RelayScheme schemes[] = {{"file://", open_file}};
+static const RelayScheme schemes[] = {
+    {"file://", open_file}, {"redis://", open_redis}, {"rediss://", open_rediss}};
 enum { N_SCHEMES = sizeof schemes / sizeof schemes[0] };
 
 /* Says which schemes there are, and never more of the URL than its scheme: a password may follow.

@@ -26,7 +26,8 @@ only() { # HEADER ALLOWED-FILES-REGEX
     hits=$(printf '%s\n' $library | grep -Ev "$2" | xargs -r grep -nE "# *include *<$1" || true)
     [ -z "$hits" ] || complain "<$1...> stands outside its place:"$'\n'"$hits"
 }
-only 'hiredis' '^storage/relay_redis\.c$'
+only 'hiredis' '^storage/redis_talk\.c$'
+only 'openssl' '^storage/redis_link\.c$'
 only 'curl/' '^storage/relay_s3|^coordinator/http'
 only 'sqlite3' '^coordinator/jobs\.c$'
 only 'cuda' '\.cu$'

@@ -14,6 +14,7 @@ typedef struct RelayFactory {
     void (*place_close)(void *place);    /* after all handles; leaves nothing behind */
     int (*open)(void *place, Relay **out_relay);
     bool across_processes; /* a forked child can open handles of the same place */
+    bool over_network;     /* what a process sent may arrive after its death */
     int slowness;          /* multiplies patience and divides repetitions; 0: 1 */
 } RelayFactory;
 
@@ -84,6 +85,10 @@ extern const RelayFactory relay_factory_file;       /* in /dev/shm, else in the 
 extern const RelayFactory relay_factory_file_named; /* as where O_TMPFILE is unknown */
 extern const RelayFactory relay_factory_faulty;     /* over mem, without a fault */
 extern const RelayFactory relay_factory_delayed;    /* over mem, answers come late */
+/* Over real Redis servers: nothing special; a password and database 3; TLS with a client's
+ * certificate; values of at most 1 MiB; two servers. */
+extern const RelayFactory relay_factory_redis_plain, relay_factory_redis_password,
+    relay_factory_redis_tls, relay_factory_redis_small, relay_factory_redis_two;
 
 /* A fresh empty folder, on tmpfs where there is one: 0, or -1. */
 int relay_suite_folder(char *out_path, size_t path_bytes);

@@ -485,12 +485,15 @@ static bool kill_one(RelayRig *rig, const char *key, char *data, char *got, int6
     RIG_CHECK(child > 0 && began, "no child writer");
     int there = relay_has(relay_rig(rig, 0), key);
     int64_t n = -1;
+    bool late = rig->factory->over_network;
     RIG_CHECK(there >= 0 && relay_count(relay_rig(rig, 0), "", &n) == 0, "%s", err_text());
-    RIG_CHECK(n == there, "%lld objects are counted, has says %d", (long long)n, there);
+    RIG_CHECK(n == there || (late && n == 1), "%lld objects are counted, has says %d", (long long)n,
+              there);
     size_t bytes = 0;
     Slice part = {data, KILLED_BYTES};
     int put = relay_put(relay_rig(rig, 0), key, &part, 1, soon(rig));
-    RIG_CHECK(put == there, "putting it again returned %d, has said %d", put, there);
+    RIG_CHECK(put == there || (late && put == 1), "putting it again returned %d, has said %d", put,
+              there);
     RIG_CHECK(relay_get(relay_rig(rig, 1), key, got, KILLED_BYTES, soon(rig), &bytes) == 0 &&
                   bytes == KILLED_BYTES && memcmp(data, got, bytes) == 0,
               "it is not whole: %zu bytes, %s", bytes, err_text());

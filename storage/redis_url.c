@@ -1,0 +1,222 @@
+#include "storage/redis_url.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/buf.h"
+#include "core/err.h"
+#include "core/text.h"
+
+enum { MAX_DB = 65535, MAX_VALUE = 1024 };
+
+static int hex_digit(char c) {
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* Percent-decode [from, end). */
+static int decode(const char *what, const char *from, const char *end, char *out,
+                  size_t out_bytes) {
+    size_t n = 0;
+    while (from < end) {
+        char c = *from++;
+        if (c == '%') {
+            int high = end - from >= 2 ? hex_digit(from[0]) : -1;
+            int low = end - from >= 2 ? hex_digit(from[1]) : -1;
+            if (high < 0 || low < 0 || high + low == 0)
+                return err_set(ERR_ARGUMENT,
+                               "the relay's URL: %s has a '%%' that no two hex digits follow",
+                               what);
+            c = (char)(high * 16 + low);
+            from += 2;
+        }
+        if (n + 1 >= out_bytes)
+            return err_set(ERR_ARGUMENT, "the relay's URL: %s is longer than %zu bytes", what,
+                           out_bytes - 1);
+        out[n++] = c;
+    }
+    out[n] = '\0';
+    return 0;
+}
+
+static int parse_user(const char *from, const char *end, RedisUrl *url) {
+    const char *colon = memchr(from, ':', (size_t)(end - from));
+    TRY(decode("the user's name", from, colon ? colon : end, url->user, sizeof url->user));
+    if (colon)
+        TRY(decode("the password", colon + 1, end, url->password, sizeof url->password));
+    return 0;
+}
+
+static int parse_server(const char *from, const char *end, RedisServer *server) {
+    int64_t port = 6379;
+    const char *host = from;
+    const char *host_end = end;
+    const char *port_text = NULL;
+    if (from < end && *from == '[') { /* an IPv6 address */
+        host = from + 1;
+        host_end = memchr(from, ']', (size_t)(end - from));
+        if (!host_end)
+            return err_set(ERR_ARGUMENT, "the relay's URL: '[' of an address without its ']'");
+        if (host_end + 1 < end)
+            port_text = host_end + 1;
+    } else {
+        const char *colon = memchr(from, ':', (size_t)(end - from));
+        if (colon) {
+            host_end = colon;
+            port_text = colon;
+        }
+    }
+    TRY(decode("a host", host, host_end, server->host, sizeof server->host));
+    if (!server->host[0])
+        return err_set(ERR_ARGUMENT, "the relay's URL: a host is missing");
+    snprintf(server->port, sizeof server->port, "6379");
+    if (port_text) {
+        size_t n = (size_t)(end - port_text) - 1;
+        if (*port_text != ':' || n == 0 || n >= sizeof server->port)
+            return err_set(ERR_ARGUMENT,
+                           "the relay's URL: the port of '%s' is no number from 1 to "
+                           "65535",
+                           server->host);
+        memcpy(server->port, port_text + 1, n);
+        server->port[n] = '\0';
+        if (text_parse_i64(server->port, 1, 65535, &port) < 0)
+            return err_set(ERR_ARGUMENT,
+                           "the relay's URL: the port of '%s' is no number from 1 to "
+                           "65535",
+                           server->host);
+    }
+    return 0;
+}
+
+static int parse_servers(const char *from, const char *end, RedisUrl *url) {
+    for (;;) {
+        const char *comma = memchr(from, ',', (size_t)(end - from));
+        if (url->n_servers == REDIS_MAX_SERVERS)
+            return err_set(ERR_ARGUMENT, "the relay's URL names more than %d servers",
+                           REDIS_MAX_SERVERS);
+        TRY(parse_server(from, comma ? comma : end, &url->servers[url->n_servers]));
+        for (int i = 0; i < url->n_servers; i++) {
+            if (strcmp(url->servers[i].host, url->servers[url->n_servers].host) == 0 &&
+                strcmp(url->servers[i].port, url->servers[url->n_servers].port) == 0)
+                return err_set(ERR_ARGUMENT, "the relay's URL names the server '%s:%s' twice",
+                               url->servers[i].host, url->servers[i].port);
+        }
+        url->n_servers++;
+        if (!comma)
+            return 0;
+        from = comma + 1;
+    }
+}
+
+static int read_password(const char *path, RedisUrl *url) {
+    Buf text;
+    if (url->password[0])
+        return err_set(ERR_ARGUMENT, "the relay's URL has a password and a password_file");
+    buf_init(&text, 0);
+    int rc = buf_read_file(&text, path, sizeof url->password);
+    if (rc >= 0) {
+        size_t n = strcspn(buf_string(&text), "\r\n");
+        rc = n > 0 && n < sizeof url->password
+                 ? 0
+                 : err_set(ERR_ARGUMENT, "'%s': its first line is no password", path);
+        if (rc >= 0) {
+            memcpy(url->password, text.data, n);
+            url->password[n] = '\0';
+        }
+    }
+    if (text.data)
+        explicit_bzero(text.data, text.bytes);
+    buf_done(&text);
+    return rc < 0 ? err_context(rc, "the relay's password_file") : 0;
+}
+
+static int check_prefix(const char *prefix) {
+    for (const char *at = prefix; *at; at++) {
+        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-:/", *at))
+            return err_set(ERR_ARGUMENT,
+                           "the relay's URL: prefix '%s' may hold only letters, "
+                           "digits and '.', '_', '-', ':', '/'",
+                           prefix);
+    }
+    return 0;
+}
+
+static int set_parameter(const char *name, const char *value, RedisUrl *url) {
+    static const char *const names[] = {"password_file", "prefix", "ttl", "ca", "cert", "key"};
+    int which = -1;
+    for (int i = 0; i < 6; i++)
+        which = strcmp(name, names[i]) == 0 ? i : which;
+    if (which < 0) {
+        const char *near = text_nearest(name, names, 6);
+        return err_set(ERR_ARGUMENT, "the relay's URL: unknown parameter '%s'%s%s%s", name,
+                       near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "");
+    }
+    if (which >= 3 && !url->tls)
+        return err_set(ERR_ARGUMENT, "the relay's URL: '%s' is of TLS, which is rediss://", name);
+    switch (which) {
+    case 0:
+        return read_password(value, url);
+    case 1:
+        TRY(check_prefix(value));
+        return text_copy(url->prefix, sizeof url->prefix, value) < 0
+                   ? err_set(ERR_ARGUMENT, "the relay's URL: prefix is longer than %zu bytes",
+                             sizeof url->prefix - 1)
+                   : 0;
+    case 2:
+        if (text_parse_duration_ms(value, &url->ttl_ms) < 0 || url->ttl_ms <= 0)
+            return err_set(ERR_ARGUMENT, "the relay's URL: ttl '%s' is no duration such as 1d",
+                           value);
+        return 0;
+    default:
+        return text_copy(which == 3   ? url->ca
+                         : which == 4 ? url->cert
+                                      : url->key,
+                         REDIS_FILE_BYTES, value);
+    }
+}
+
+static int parse_parameters(const char *from, RedisUrl *url) {
+    while (*from) {
+        char name[32];
+        char value[MAX_VALUE];
+        const char *end = from + strcspn(from, "&");
+        const char *equals = memchr(from, '=', (size_t)(end - from));
+        if (!equals)
+            return err_set(ERR_ARGUMENT, "the relay's URL: a parameter without '='");
+        TRY(decode("a parameter's name", from, equals, name, sizeof name));
+        TRY(decode("a parameter's value", equals + 1, end, value, sizeof value));
+        TRY(set_parameter(name, value, url));
+        from = *end ? end + 1 : end;
+    }
+    return 0;
+}
+
+int redis_url_parse(const char *place, bool tls, RedisUrl *out_url) {
+    RedisUrl url = {.tls = tls, .ttl_ms = 24 * 3600 * INT64_C(1000), .prefix = "funcpipe:"};
+    const char *question = place + strcspn(place, "?");
+    const char *slash = memchr(place, '/', (size_t)(question - place));
+    const char *end = slash ? slash : question;
+    const char *at = memrchr(place, '@', (size_t)(end - place));
+    if (at)
+        TRY(parse_user(place, at, &url));
+    TRY(parse_servers(at ? at + 1 : place, end, &url));
+    if (slash && slash + 1 < question) {
+        char db[16];
+        TRY(decode("the database", slash + 1, question, db, sizeof db));
+        if (text_parse_i64(db, 0, MAX_DB, &url.db) < 0)
+            return err_set(ERR_ARGUMENT, "the relay's URL: database '%s' is no number from 0 to %d",
+                           db, MAX_DB);
+    }
+    if (*question)
+        TRY(parse_parameters(question + 1, &url));
+    if (url.user[0] && !url.password[0])
+        return err_set(ERR_ARGUMENT, "the relay's URL names the user '%s' and no password",
+                       url.user);
+    if (!url.cert[0] != !url.key[0])
+        return err_set(ERR_ARGUMENT, "the relay's URL: cert and key belong together");
+    *out_url = url;
+    explicit_bzero(url.password, sizeof url.password);
+    return 0;
+}

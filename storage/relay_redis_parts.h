@@ -1,0 +1,67 @@
+/* What the Redis relay's files share; nobody else includes it. */
+#ifndef FUNCPIPE_STORAGE_RELAY_REDIS_PARTS_H
+#define FUNCPIPE_STORAGE_RELAY_REDIS_PARTS_H
+
+#include <stdatomic.h>
+
+#include "storage/redis_talk.h"
+#include "storage/relay_redis.h"
+
+enum {
+    REDIS_NAME_BYTES = REDIS_PREFIX_BYTES + RELAY_KEY_BYTES + 64,
+    REDIS_OWN_TIME_MS = 10000 /* for operations without a deadline of their own */
+};
+
+typedef struct RelayRedis {
+    Relay base;
+    RedisUrl url;
+    RedisTalk *talks[REDIS_MAX_SERVERS]; /* NULL: not connected (yet, or any more) */
+    RedisAbout about[REDIS_MAX_SERVERS];
+    int wake_fd;
+    atomic_bool interrupted;
+    uint64_t random, n_tokens;
+    char held_key[RELAY_KEY_BYTES]; /* whose content relay_size read already; "" none */
+    Buf held;
+    uint64_t jitter;
+} RelayRedis;
+
+typedef struct RedisName {
+    char text[REDIS_NAME_BYTES];
+} RedisName;
+
+/* The name of a key's object 'o', note 'n'. */
+RedisName relay_redis_name(const RelayRedis *redis, char kind, const char *key);
+/* The server of a key: of all, the one whose hash with the key is highest (rendezvous hashing), so
+ * that a server more or less moves only its own share. */
+int relay_redis_server(const RelayRedis *redis, const char *key);
+
+/* One try of an operation on a connected server. */
+typedef int (*Exchange)(RelayRedis *redis, int server, void *arg, int64_t deadline_ns);
+
+/* Try until it works, fails for good, or the deadline passes. A connection that failed is replaced;
+ * a full server is asked again and again. Repeating is harmless: objects are write-once. */
+int relay_redis_attempt(RelayRedis *redis, int server, Exchange exchange, void *arg,
+                        int64_t deadline_ns);
+
+/* relay_redis_ask.c: one question, one answer. */
+typedef struct Question {
+    int n_args;
+    const char *args[8];
+    Slice value; /* when data != NULL: between args[1] and the rest */
+    RedisReply *reply;
+} Question;
+
+/* Ask it within REDIS_OWN_TIME_MS; the answer is no error and is to be freed. */
+int relay_redis_ask(RelayRedis *redis, int server, Question *question);
+
+int relay_redis_has(Relay *relay, const char *key);
+int relay_redis_note_put(Relay *relay, const char *key, const void *data, size_t bytes,
+                         int64_t ttl_ms);
+int relay_redis_note_get(Relay *relay, const char *key, void *buf, size_t capacity,
+                         size_t *out_bytes);
+
+/* relay_redis_scan.c: all keys under a prefix. */
+int relay_redis_drop(Relay *relay, const char *prefix, int64_t *out_dropped);
+int relay_redis_count(Relay *relay, const char *prefix, int64_t *out_count);
+
+#endif

@@ -1,0 +1,163 @@
+/* Dropping and counting what lies under a prefix: SCAN over all servers, and no list of keys kept
+ * anywhere that could grow or lie. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/err.h"
+#include "core/text.h"
+#include "storage/relay_redis_parts.h"
+
+enum { SCAN_COUNT = 1000 }; /* keys the server looks at for one answer; names of one UNLINK */
+
+typedef struct Names { /* found by a scan, of one server */
+    char **items;
+    size_t n, capacity;
+} Names;
+
+static void names_done(Names *names) {
+    for (size_t i = 0; i < names->n; i++)
+        free(names->items[i]);
+    free(names->items);
+    *names = (Names){0};
+}
+
+static int add_name(Names *names, const char *name) {
+    if (names->n == names->capacity) {
+        size_t capacity = names->capacity ? 2 * names->capacity : 256;
+        char **items = realloc(names->items, capacity * sizeof *items);
+        if (!items)
+            return err_set(ERR_MEMORY, "%zu keys", capacity);
+        names->items = items;
+        names->capacity = capacity;
+    }
+    names->items[names->n] = strdup(name);
+    if (!names->items[names->n])
+        return err_set(ERR_MEMORY, "a key");
+    names->n++;
+    return 0;
+}
+
+/* Is the name of one of `kinds` at or under `under` ("": all)? */
+static bool lies_under(const RelayRedis *redis, const char *name, const char *kinds,
+                       const char *under) {
+    size_t n_prefix = strlen(redis->url.prefix);
+    size_t n_under = strlen(under);
+    if (strncmp(name, redis->url.prefix, n_prefix) != 0 || !name[n_prefix] ||
+        !strchr(kinds, name[n_prefix]) || name[n_prefix + 1] != ':')
+        return false;
+    const char *key = name + n_prefix + 2;
+    if (n_under == 0)
+        return true;
+    char behind = strncmp(key, under, n_under) == 0 ? key[n_under] : 'x';
+    return behind == '\0' || behind == '/' || behind == ':';
+}
+
+static int compare_names(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* A scan may name a key twice. */
+static void sort_names(Names *names) {
+    size_t n = 0;
+    if (names->n > 0)
+        qsort(names->items, names->n, sizeof *names->items, compare_names);
+    for (size_t i = 0; i < names->n; i++) {
+        if (n > 0 && strcmp(names->items[n - 1], names->items[i]) == 0)
+            free(names->items[i]);
+        else
+            names->items[n++] = names->items[i];
+    }
+    names->n = n;
+}
+
+static int scan(RelayRedis *redis, int server, const char *kinds, const char *under,
+                Names *out_names) {
+    char cursor[24] = "0";
+    char pattern[REDIS_NAME_BYTES];
+    char count[16];
+    snprintf(pattern, sizeof pattern, "%s?:%s*", redis->url.prefix, under);
+    snprintf(count, sizeof count, "%d", SCAN_COUNT);
+    do {
+        Question question = {.n_args = 6,
+                             .args = {"SCAN", cursor, "MATCH", pattern, "COUNT", count}};
+        TRY(relay_redis_ask(redis, server, &question));
+        const RedisReply *reply = question.reply;
+        int rc = redis_count(reply) == 2 ? 0 : err_set(ERR_CORRUPT, "an answer to SCAN");
+        const RedisReply *found = rc >= 0 ? redis_at(reply, 1) : NULL;
+        if (rc >= 0)
+            rc = text_copy(cursor, sizeof cursor, redis_text(redis_at(reply, 0)).data);
+        for (size_t i = 0; rc >= 0 && i < redis_count(found); i++) {
+            const char *name = redis_text(redis_at(found, i)).data;
+            if (lies_under(redis, name, kinds, under))
+                rc = add_name(out_names, name);
+        }
+        redis_free(question.reply);
+        TRY(rc);
+    } while (strcmp(cursor, "0") != 0);
+    sort_names(out_names);
+    return 0;
+}
+
+typedef struct Unlink {
+    const Names *names;
+    size_t first, end;
+    int64_t n_gone; /* objects and notes, not pieces */
+    size_t n_prefix;
+} Unlink;
+
+static int unlink_some(RelayRedis *redis, int server, void *arg, int64_t deadline_ns) {
+    Unlink *some = arg;
+    RedisTalk *talk = redis->talks[server];
+    int64_t n_gone = 0;
+    for (size_t i = some->first; i < some->end; i++)
+        TRY(REDIS_ASK(talk, "UNLINK", some->names->items[i]));
+    TRY(redis_send(talk, deadline_ns));
+    for (size_t i = some->first; i < some->end; i++) {
+        RedisReply *reply = NULL;
+        TRY(redis_answer(talk, deadline_ns, false, &reply));
+        bool counts = some->names->items[i][some->n_prefix] != 'c';
+        n_gone += counts && redis_kind(reply) == REDIS_INTEGER ? redis_integer(reply) : 0;
+        redis_free(reply);
+    }
+    some->n_gone += n_gone;
+    return 0;
+}
+
+int relay_redis_drop(Relay *relay, const char *prefix, int64_t *out_dropped) {
+    RelayRedis *redis = (RelayRedis *)relay;
+    int64_t n_gone = 0;
+    for (int server = 0; server < redis->url.n_servers; server++) {
+        Names names = {0};
+        int rc = scan(redis, server, "onc", prefix, &names);
+        Unlink some = {.names = &names, .n_prefix = strlen(redis->url.prefix)};
+        while (rc >= 0 && some.first < names.n) {
+            some.end = some.first + SCAN_COUNT < names.n ? some.first + SCAN_COUNT : names.n;
+            rc = relay_redis_attempt(redis, server, unlink_some, &some,
+                                     clock_deadline_ms(REDIS_OWN_TIME_MS));
+            some.first = some.end;
+        }
+        names_done(&names);
+        if (rc < 0)
+            return err_context(rc, "dropping '%s'", prefix);
+        n_gone += some.n_gone;
+    }
+    *out_dropped = n_gone;
+    return 0;
+}
+
+int relay_redis_count(Relay *relay, const char *prefix, int64_t *out_count) {
+    RelayRedis *redis = (RelayRedis *)relay;
+    int64_t n = 0;
+    for (int server = 0; server < redis->url.n_servers; server++) {
+        Names names = {0};
+        int rc = scan(redis, server, "o", prefix, &names);
+        n += (int64_t)names.n;
+        names_done(&names);
+        if (rc < 0)
+            return err_context(rc, "counting '%s'", prefix);
+    }
+    *out_count = n;
+    return 0;
+}

@@ -1,0 +1,138 @@
+#include "tests/support/redis_server.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/err.h"
+#include "tests/support/relay_suite.h"
+
+enum { START_TRIES = 5, READY_MS = 10000 };
+
+static struct sockaddr_in on_loopback(int port) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+}
+
+static int free_port(void) {
+    struct sockaddr_in address = on_loopback(0);
+    socklen_t length = sizeof address;
+    int port = -1;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (bind(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
+        getsockname(fd, (struct sockaddr *)&address, &length) == 0)
+        port = ntohs(address.sin_port);
+    close(fd);
+    return port;
+}
+
+static bool listens(int port) {
+    struct sockaddr_in address = on_loopback(port);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool yes = connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
+    close(fd);
+    return yes;
+}
+
+static void run_server(const RedisServerProcess *server, pid_t parent) {
+    char port[16];
+    const char *args[REDIS_SERVER_ARGS + 16] = {"redis-server", "--port",      port, "--bind",
+                                                "127.0.0.1",    "--save",      "",   "--dir",
+                                                server->folder, "--daemonize", "no"};
+    int n = 11;
+    snprintf(port, sizeof port, "%d", server->port);
+    for (int i = 0; server->args[i]; i++)
+        args[n++] = strcmp(server->args[i], "PORT") == 0 ? port : server->args[i];
+    args[n] = NULL;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(1);
+    char log[96];
+    snprintf(log, sizeof log, "%s/log", server->folder);
+    int fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    dup2(fd, 1);
+    dup2(fd, 2);
+    execvp("redis-server", (char *const *)args);
+    _exit(127);
+}
+
+int redis_server_again(RedisServerProcess *server) {
+    int status = 0;
+    pid_t parent = getpid();
+    server->pid = fork();
+    if (server->pid < 0)
+        return err_errno(ERR_IO, errno, "starting redis-server");
+    if (server->pid == 0)
+        run_server(server, parent);
+    for (int64_t end_ns = clock_deadline_ms(READY_MS); clock_now_ns() < end_ns;) {
+        if (waitpid(server->pid, &status, WNOHANG) == server->pid) {
+            server->pid = 0;
+            return WIFEXITED(status) && WEXITSTATUS(status) == 127
+                       ? err_set(ERR_UNSUPPORTED, "there is no redis-server here")
+                       : err_set(ERR_IO, "redis-server ended at once (%s/log)", server->folder);
+        }
+        if (listens(server->port))
+            return 0;
+        clock_sleep_until(clock_deadline_ms(5));
+    }
+    return err_set(ERR_TIMEOUT, "redis-server does not listen on port %d", server->port);
+}
+
+int redis_server_start(RedisServerProcess *server, const char *const *more_args) {
+    int rc = ERR_IO;
+    *server = (RedisServerProcess){0};
+    for (int i = 0; more_args && more_args[i] && i + 1 < REDIS_SERVER_ARGS; i++)
+        server->args[i] = more_args[i];
+    if (relay_suite_folder(server->folder, sizeof server->folder) < 0)
+        return err_set(ERR_IO, "no folder for a Redis server");
+    for (int tries = 0; rc < 0 && tries < START_TRIES;
+         tries++) { /* a port may be taken meanwhile */
+        server->port = free_port();
+        rc = redis_server_again(server);
+        if (rc == ERR_UNSUPPORTED)
+            break;
+    }
+    if (rc < 0)
+        relay_suite_remove_folder(server->folder);
+    return rc;
+}
+
+void redis_server_kill(RedisServerProcess *server) {
+    if (server->pid > 0) {
+        kill(server->pid, SIGKILL);
+        waitpid(server->pid, NULL, 0);
+    }
+    server->pid = 0;
+}
+
+void redis_server_stop(RedisServerProcess *server) {
+    redis_server_kill(server);
+    relay_suite_remove_folder(server->folder);
+}
+
+int redis_server_certificates(const char *folder) {
+    char command[2048];
+    snprintf(command, sizeof command,
+             "cd '%s' && exec 2>/dev/null && "
+             "key() { openssl ecparam -name prime256v1 -genkey -noout -out \"$1\".key; } && "
+             "key ca && openssl req -x509 -new -key ca.key -subj /CN=ca -days 3650 -out ca.crt && "
+             "issue() { key \"$1\" && openssl req -new -key \"$1\".key -subj \"/CN=$1\" | "
+             "openssl x509 -req -CA ca.crt -CAkey ca.key -CAcreateserial -days 3650 "
+             "-extfile \"$1\".ext -out \"$1\".crt; } && "
+             "echo subjectAltName=DNS:localhost,IP:127.0.0.1 >server.ext && "
+             "echo subjectAltName=DNS:elsewhere.example >other.ext && "
+             "echo subjectAltName=DNS:client >client.ext && "
+             "issue server && issue other && issue client",
+             folder);
+    return system(command) == 0 ? 0 : err_set(ERR_UNSUPPORTED, "openssl made no certificates");
+}
