@@ -25,13 +25,15 @@ static int decode(const char *what, const char *from, const char *end, char *out
         if (c == '%') {
             int high = end - from >= 2 ? hex_digit(from[0]) : -1;
             int low = end - from >= 2 ? hex_digit(from[1]) : -1;
-            if (high < 0 || low < 0 || high + low == 0)
+            if (high < 0 || low < 0)
                 return err_set(ERR_ARGUMENT,
                                "the relay's URL: %s has a '%%' that no two hex digits follow",
                                what);
             c = (char)(high * 16 + low);
             from += 2;
         }
+        if ((unsigned char)c < ' ' || c == 127)
+            return err_set(ERR_ARGUMENT, "the relay's URL: %s has a control character", what);
         if (n + 1 >= out_bytes)
             return err_set(ERR_ARGUMENT, "the relay's URL: %s is longer than %zu bytes", what,
                            out_bytes - 1);
@@ -39,6 +41,16 @@ static int decode(const char *what, const char *from, const char *end, char *out
     }
     out[n] = '\0';
     return 0;
+}
+
+/* What is unknown is quoted, unless it may be the rest of a password with a '/' or '?' in it. */
+static int unknown(const char *rest, const char *what, const char *quote, const char *expected) {
+    if (strchr(rest, '@'))
+        return err_set(ERR_ARGUMENT,
+                       "the relay's URL: %s is wrong ('/', '?' and '@' in a password are written "
+                       "%%2F, %%3F and %%40)",
+                       what);
+    return err_set(ERR_ARGUMENT, "the relay's URL: %s '%s' %s", what, quote, expected);
 }
 
 static int parse_user(const char *from, const char *end, RedisUrl *url) {
@@ -143,16 +155,21 @@ static int check_prefix(const char *prefix) {
     return 0;
 }
 
-static int set_parameter(const char *name, const char *value, RedisUrl *url) {
+static int set_parameter(const char *rest, const char *name, const char *value, RedisUrl *url) {
     static const char *const names[] = {"password_file", "prefix", "ttl", "ca", "cert", "key"};
     int which = -1;
     for (int i = 0; i < 6; i++)
         which = strcmp(name, names[i]) == 0 ? i : which;
     if (which < 0) {
+        char hint[64] = "is unknown";
         const char *near = text_nearest(name, names, 6);
-        return err_set(ERR_ARGUMENT, "the relay's URL: unknown parameter '%s'%s%s%s", name,
-                       near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "");
+        if (near)
+            snprintf(hint, sizeof hint, "is unknown (did you mean '%s'?)", near);
+        return unknown(rest, "the parameter", name, hint);
     }
+    if (url->given & 1U << which)
+        return err_set(ERR_ARGUMENT, "the relay's URL: '%s' stands in it twice", name);
+    url->given |= 1U << which;
     if (which >= 3 && !url->tls)
         return err_set(ERR_ARGUMENT, "the relay's URL: '%s' is of TLS, which is rediss://", name);
     switch (which) {
@@ -186,37 +203,44 @@ static int parse_parameters(const char *from, RedisUrl *url) {
         if (!equals)
             return err_set(ERR_ARGUMENT, "the relay's URL: a parameter without '='");
         TRY(decode("a parameter's name", from, equals, name, sizeof name));
-        TRY(decode("a parameter's value", equals + 1, end, value, sizeof value));
-        TRY(set_parameter(name, value, url));
+        TRY(decode(name, equals + 1, end, value, sizeof value));
+        TRY(set_parameter(from, name, value, url));
         from = *end ? end + 1 : end;
     }
     return 0;
 }
 
-int redis_url_parse(const char *place, bool tls, RedisUrl *out_url) {
-    RedisUrl url = {.tls = tls, .ttl_ms = 24 * 3600 * INT64_C(1000), .prefix = "funcpipe:"};
+static int parse(const char *place, RedisUrl *url) {
     const char *question = place + strcspn(place, "?");
     const char *slash = memchr(place, '/', (size_t)(question - place));
     const char *end = slash ? slash : question;
     const char *at = memrchr(place, '@', (size_t)(end - place));
     if (at)
-        TRY(parse_user(place, at, &url));
-    TRY(parse_servers(at ? at + 1 : place, end, &url));
+        TRY(parse_user(place, at, url));
+    TRY(parse_servers(at ? at + 1 : place, end, url));
     if (slash && slash + 1 < question) {
-        char db[16];
-        TRY(decode("the database", slash + 1, question, db, sizeof db));
-        if (text_parse_i64(db, 0, MAX_DB, &url.db) < 0)
-            return err_set(ERR_ARGUMENT, "the relay's URL: database '%s' is no number from 0 to %d",
-                           db, MAX_DB);
+        char db[16] = "";
+        size_t n = (size_t)(question - slash) - 1;
+        if (n < sizeof db)
+            memcpy(db, slash + 1, n);
+        if (text_parse_i64(db, 0, MAX_DB, &url->db) < 0)
+            return unknown(end, "the database", db, "is no number from 0 to 65535");
     }
     if (*question)
-        TRY(parse_parameters(question + 1, &url));
-    if (url.user[0] && !url.password[0])
-        return err_set(ERR_ARGUMENT, "the relay's URL names the user '%s' and no password",
-                       url.user);
-    if (!url.cert[0] != !url.key[0])
+        TRY(parse_parameters(question + 1, url));
+    if (url->user[0] && !url->password[0]) /* no names: a password alone may have been meant */
+        return err_set(ERR_ARGUMENT, "the relay's URL has a user and no password (a password "
+                                     "alone is written ':PASSWORD@')");
+    if (!url->cert[0] != !url->key[0])
         return err_set(ERR_ARGUMENT, "the relay's URL: cert and key belong together");
-    *out_url = url;
-    explicit_bzero(url.password, sizeof url.password);
     return 0;
+}
+
+int redis_url_parse(const char *place, bool tls, RedisUrl *out_url) {
+    RedisUrl url = {.tls = tls, .ttl_ms = 24 * 3600 * INT64_C(1000), .prefix = "funcpipe:"};
+    int rc = parse(place, &url);
+    if (rc >= 0)
+        *out_url = url;
+    explicit_bzero(&url, sizeof url);
+    return rc;
 }

@@ -34,6 +34,7 @@ typedef struct RedisUrl {
     int n_servers;
     RedisServer servers[REDIS_MAX_SERVERS];
     char user[REDIS_SECRET_BYTES], password[REDIS_SECRET_BYTES]; /* "" when not given */
+    unsigned given;                                              /* parameters, a bit each */
     int64_t db, ttl_ms;
     char prefix[REDIS_PREFIX_BYTES];
     char ca[REDIS_FILE_BYTES], cert[REDIS_FILE_BYTES], key[REDIS_FILE_BYTES]; /* "" not given */
