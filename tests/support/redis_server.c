@@ -120,6 +120,38 @@ void redis_server_stop(RedisServerProcess *server) {
     relay_suite_remove_folder(server->folder);
 }
 
+/* Read a line of an answer, without its end. */
+static bool read_line(int fd, char *line, size_t line_bytes) {
+    size_t n = 0;
+    for (char c = 0; n + 1 < line_bytes && read(fd, &c, 1) == 1; line[n++] = c) {
+        if (c == '\n') {
+            line[n > 0 ? n - 1 : 0] = '\0';
+            return true;
+        }
+    }
+    return false;
+}
+
+int64_t redis_server_ask(int port, const char *lines) {
+    struct sockaddr_in address = on_loopback(port);
+    struct timeval patience = {.tv_sec = 20};
+    char line[512] = "-no connection";
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    bool fine = connect(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
+                send(fd, lines, strlen(lines), MSG_NOSIGNAL) > 0 &&
+                send(fd, "\r\n", 2, MSG_NOSIGNAL) > 0 && read_line(fd, line, sizeof line);
+    for (const char *at = lines; fine && (at = strstr(at, "\r\n")); at += 2)
+        fine = read_line(fd, line, sizeof line);
+    close(fd);
+    if (fine && line[0] == ':')
+        return strtoll(line + 1, NULL, 10);
+    if (fine && line[0] != '-')
+        return 0;
+    fprintf(stderr, "asking Redis at port %d: %s: %s\n", port, lines, line);
+    return -1;
+}
+
 int redis_server_certificates(const char *folder) {
     char command[2048];
     snprintf(command, sizeof command,
