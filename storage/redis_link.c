@@ -10,9 +10,13 @@
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -20,7 +24,13 @@
 #include "core/clock.h"
 #include "core/err.h"
 
-enum { LINK_MAX_PARTS = 512, KEEPALIVE_S = 15, KEEPALIVE_PROBES = 4 };
+enum {
+    LINK_MAX_PARTS = 512,
+    KEEPALIVE_S = 15,
+    KEEPALIVE_PROBES = 4,
+    SILENCE_S = 30, /* a server that says or takes nothing for this long is gone */
+    TLS_MS = 6000   /* of a handshake: a port without TLS often says nothing at all */
+};
 
 struct RedisLink {
     int fd, wake_fd;
@@ -39,16 +49,20 @@ static int unreachable(const RedisLink *link, int errnum, const char *doing) {
     return err_errno(ERR_UNREACHABLE, errnum, "%s the Redis server %s", doing, link->place);
 }
 
-static int wait_for(RedisLink *link, short events, const char *doing, int64_t deadline_ns,
-                    bool interruptible) {
+static int wait_fd(const RedisLink *link, int fd, short events, const char *doing,
+                   int64_t deadline_ns, bool interruptible) {
+    int64_t silence_ns = clock_deadline_ms(SILENCE_S * INT64_C(1000));
+    int64_t until_ns = deadline_ns < silence_ns ? deadline_ns : silence_ns;
     for (;;) {
-        struct pollfd fds[2] = {{link->fd, events, 0},
-                                {interruptible ? link->wake_fd : -1, POLLIN, 0}};
-        int64_t left_ns = deadline_ns - clock_now_ns();
-        if (left_ns <= 0)
+        struct pollfd fds[2] = {{fd, events, 0}, {interruptible ? link->wake_fd : -1, POLLIN, 0}};
+        int64_t left_ns = until_ns - clock_now_ns();
+        if (left_ns <= 0 && until_ns == deadline_ns)
             return timed_out(link, doing);
+        if (left_ns <= 0)
+            return err_set(ERR_UNREACHABLE, "%s the Redis server %s: nothing for %d s", doing,
+                           link->place, SILENCE_S);
         struct timespec left = {left_ns / CLOCK_NS_PER_S, left_ns % CLOCK_NS_PER_S};
-        int n = ppoll(fds, 2, deadline_ns == CLOCK_NEVER ? NULL : &left, NULL);
+        int n = ppoll(fds, 2, &left, NULL);
         if (n < 0 && errno != EINTR)
             return unreachable(link, errno, doing);
         if (n > 0 && fds[0].revents)
@@ -57,6 +71,11 @@ static int wait_for(RedisLink *link, short events, const char *doing, int64_t de
             return err_set(ERR_CANCELLED, "%s the Redis server %s: interrupted", doing,
                            link->place);
     }
+}
+
+static int wait_for(const RedisLink *link, short events, const char *doing, int64_t deadline_ns,
+                    bool interruptible) {
+    return wait_fd(link, link->fd, events, doing, deadline_ns, interruptible);
 }
 
 /* ---- TLS: OpenSSL over our socket, so that a closed one raises no SIGPIPE ---- */
@@ -101,22 +120,47 @@ static BIO_METHOD *bio_method(void) {
     return method;
 }
 
+/* Does the server refuse our certificate, or that we have none? */
+static bool refuses_ours(unsigned long error) {
+    switch (ERR_GET_REASON(error)) {
+    case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:
+    case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
+    case SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE:
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED:
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
+    case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
+    case SSL_R_TLSV1_ALERT_ACCESS_DENIED:
+        return ERR_GET_LIB(error) == ERR_LIB_SSL;
+    default:
+        return false;
+    }
+}
+
 /* What OpenSSL complains about, in the code's words. */
 static int tls_error(const RedisLink *link, int code, const char *doing) {
     char text[256] = "the connection was closed";
     unsigned long error = ERR_peek_last_error();
     long verified = link->ssl ? SSL_get_verify_result(link->ssl) : X509_V_OK;
+    ERR_clear_error();
     if (verified != X509_V_OK)
         return err_set(ERR_AUTH, "%s the Redis server %s: its certificate is refused: %s", doing,
                        link->place, X509_verify_cert_error_string(verified));
     if (error)
         ERR_error_string_n(error, text, sizeof text);
-    ERR_clear_error();
+    if (refuses_ours(error))
+        return err_set(ERR_AUTH, "%s the Redis server %s: it refuses our certificate%s: TLS: %s",
+                       doing, link->place,
+                       SSL_get_certificate(link->ssl) ? "" : " (there is none: cert=, key=)", text);
+    if (ERR_GET_LIB(error) == ERR_LIB_SSL && (ERR_GET_REASON(error) == SSL_R_WRONG_VERSION_NUMBER ||
+                                              ERR_GET_REASON(error) == SSL_R_HTTP_REQUEST))
+        return err_set(code, "%s the Redis server %s: it does not speak TLS (redis:// is without)",
+                       doing, link->place);
     return err_set(code, "%s the Redis server %s: TLS: %s", doing, link->place, text);
 }
 
 /* Wait for what SSL_get_error asks for; negative when it is a failure. */
-static int tls_wait(RedisLink *link, int result, const char *doing, int64_t deadline_ns,
+static int tls_wait(const RedisLink *link, int result, const char *doing, int64_t deadline_ns,
                     bool interruptible) {
     switch (SSL_get_error(link->ssl, result)) {
     case SSL_ERROR_WANT_READ:
@@ -128,18 +172,41 @@ static int tls_wait(RedisLink *link, int result, const char *doing, int64_t dead
     }
 }
 
-static int tls_trust(RedisLink *link, const RedisUrl *url) {
+/* A file of certificates or keys that cannot be used. */
+static int bad_file(const RedisLink *link, const char *path) {
+    char text[256] = "it is of no use";
+    unsigned long error = ERR_peek_error(); /* the first: what began it */
+    if (error)
+        ERR_error_string_n(error, text, sizeof text);
+    ERR_clear_error();
+    return err_set(ERR_ARGUMENT, "'%s' for the Redis server %s: TLS: %s",
+                   path[0] ? path : "the system's certificates", link->place, text);
+}
+
+/* A key under a passphrase is refused: nobody is there to be asked. */
+static int no_passphrase(char *buf, int bytes, int writing, void *arg) {
+    (void)buf;
+    (void)bytes;
+    (void)writing;
+    (void)arg;
+    return -1;
+}
+
+static int tls_trust(const RedisLink *link, const RedisUrl *url) {
     SSL_CTX *context = link->context;
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
     SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-    if (!SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION) ||
-        !(url->ca[0] ? SSL_CTX_load_verify_locations(context, url->ca, NULL)
+    SSL_CTX_set_default_passwd_cb(context, no_passphrase);
+    if (!SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION))
+        return tls_error(link, ERR_INTERNAL, "preparing");
+    if (!(url->ca[0] ? SSL_CTX_load_verify_locations(context, url->ca, NULL)
                      : SSL_CTX_set_default_verify_paths(context)))
-        return tls_error(link, ERR_ARGUMENT, "reading the certificates to trust for");
-    if (url->cert[0] && (SSL_CTX_use_certificate_chain_file(context, url->cert) != 1 ||
-                         SSL_CTX_use_PrivateKey_file(context, url->key, SSL_FILETYPE_PEM) != 1 ||
+        return bad_file(link, url->ca);
+    if (url->cert[0] && SSL_CTX_use_certificate_chain_file(context, url->cert) != 1)
+        return bad_file(link, url->cert);
+    if (url->cert[0] && (SSL_CTX_use_PrivateKey_file(context, url->key, SSL_FILETYPE_PEM) != 1 ||
                          SSL_CTX_check_private_key(context) != 1))
-        return tls_error(link, ERR_ARGUMENT, "reading the own certificate for");
+        return bad_file(link, url->key);
     return 0;
 }
 
@@ -173,12 +240,16 @@ static int tls_begin(RedisLink *link, const RedisUrl *url, const char *host, int
     }
     SSL_set_bio(link->ssl, bio, bio);
     TRY(tls_name(link, host));
+    int64_t limit_ns = clock_deadline_ms(TLS_MS);
+    limit_ns = limit_ns < deadline_ns ? limit_ns : deadline_ns;
     for (;;) {
         ERR_clear_error();
         int result = SSL_connect(link->ssl);
         if (result == 1)
             return 0;
-        TRY(tls_wait(link, result, "connecting to", deadline_ns, true));
+        rc = tls_wait(link, result, "beginning TLS with", limit_ns, true);
+        if (rc < 0)
+            return rc;
     }
 }
 
@@ -206,18 +277,94 @@ static int connect_one(RedisLink *link, const struct addrinfo *address, int64_t 
     return errnum ? unreachable(link, errnum, "connecting to") : 0;
 }
 
-/* The first address of the host that answers. */
-static int connect_any(RedisLink *link, const RedisServer *server, int64_t deadline_ns) {
+/* A name looked up in a thread of its own, because getaddrinfo takes as long as it likes. Whoever
+ * is through last, the thread or the one who waits for it, frees this. */
+typedef struct Lookup {
+    RedisServer server;
+    int done_fd; /* readable when the rest is set */
+    atomic_int n_users;
+    int error;
+    struct addrinfo *found;
+} Lookup;
+
+static void lookup_leave(Lookup *lookup) {
+    if (atomic_fetch_sub(&lookup->n_users, 1) > 1)
+        return;
+    if (lookup->found)
+        freeaddrinfo(lookup->found);
+    if (lookup->done_fd >= 0)
+        close(lookup->done_fd);
+    free(lookup);
+}
+
+static void *lookup_main(void *arg) {
+    Lookup *lookup = arg;
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    uint64_t one = 1;
+    lookup->error = getaddrinfo(lookup->server.host, lookup->server.port, &hints, &lookup->found);
+    ssize_t n = write(lookup->done_fd, &one, sizeof one);
+    (void)n;
+    lookup_leave(lookup);
+    return NULL;
+}
+
+/* Start the thread; it gets none of the process's signals. */
+static bool lookup_start(Lookup *lookup) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigset_t all;
+    sigfillset(&all);
+    if (lookup->done_fd < 0 || pthread_attr_init(&attributes) != 0)
+        return false;
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setsigmask_np(&attributes, &all);
+    bool fine = pthread_create(&thread, &attributes, lookup_main, lookup) == 0;
+    pthread_attr_destroy(&attributes);
+    return fine;
+}
+
+static int look_up(const RedisLink *link, const RedisServer *server, int64_t deadline_ns,
+                   struct addrinfo **out_found) {
+    struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
+    if (getaddrinfo(server->host, server->port, &hints, out_found) == 0)
+        return 0; /* an address */
+    Lookup *lookup = calloc(1, sizeof *lookup);
+    if (!lookup)
+        return err_set(ERR_MEMORY, "looking up the Redis server %s", link->place);
+    lookup->server = *server;
+    lookup->done_fd = eventfd(0, EFD_CLOEXEC);
+    atomic_init(&lookup->n_users, 2);
+    if (!lookup_start(lookup)) {
+        atomic_store(&lookup->n_users, 1);
+        lookup_leave(lookup);
+        return err_set(ERR_MEMORY, "looking up the Redis server %s: no thread", link->place);
+    }
+    int rc = wait_fd(link, lookup->done_fd, POLLIN, "looking up", deadline_ns, true);
+    if (rc >= 0 && lookup->error)
+        rc = err_set(ERR_UNREACHABLE, "the Redis server %s: no such host: %s", link->place,
+                     gai_strerror(lookup->error));
+    if (rc >= 0) {
+        *out_found = lookup->found;
+        lookup->found = NULL;
+    }
+    lookup_leave(lookup);
+    return rc;
+}
+
+/* The first address of the host that answers; each of n left may take an n-th of the time left. */
+static int connect_any(RedisLink *link, const RedisServer *server, int64_t deadline_ns) {
     struct addrinfo *found = NULL;
-    int error = getaddrinfo(server->host, server->port, &hints, &found);
-    if (error)
-        return err_set(ERR_UNREACHABLE, "the Redis server %s: no such host: %s", link->place,
-                       gai_strerror(error));
+    int64_t n_left = 0;
+    TRY(look_up(link, server, deadline_ns, &found));
+    for (const struct addrinfo *one = found; one; one = one->ai_next)
+        n_left++;
     int rc = ERR_UNREACHABLE;
-    for (const struct addrinfo *one = found; one; one = one->ai_next) {
-        rc = connect_one(link, one, deadline_ns);
-        if (rc >= 0 || rc == ERR_CANCELLED || rc == ERR_TIMEOUT)
+    for (const struct addrinfo *one = found; one; one = one->ai_next, n_left--) {
+        int64_t now_ns = clock_now_ns();
+        rc = connect_one(link, one,
+                         n_left > 1 ? now_ns + (deadline_ns - now_ns) / n_left : deadline_ns);
+        if (rc >= 0 || rc == ERR_CANCELLED)
             break;
         if (link->fd >= 0)
             close(link->fd);
@@ -260,6 +407,19 @@ void redis_link_close(RedisLink *link) {
 
 /* ---- bytes ---- */
 
+/* The server may have said why it closed: that is an alert not read yet. */
+static int why_closed(RedisLink *link, int rc) {
+    char byte;
+    size_t n = 0;
+    ErrNote note;
+    err_copy(&note);
+    ERR_clear_error();
+    if (SSL_read_ex(link->ssl, &byte, 1, &n) != 1 && refuses_ours(ERR_peek_last_error()))
+        return tls_error(link, rc, "writing to");
+    ERR_clear_error();
+    return err_restore(&note);
+}
+
 static int tls_send(RedisLink *link, const Slice *part, int64_t deadline_ns) {
     const char *from = part->data;
     size_t left = part->bytes;
@@ -267,8 +427,12 @@ static int tls_send(RedisLink *link, const Slice *part, int64_t deadline_ns) {
         size_t n = 0;
         ERR_clear_error();
         int result = SSL_write_ex(link->ssl, from, left, &n);
-        if (result != 1)
-            TRY(tls_wait(link, result, "writing to", deadline_ns, false));
+        if (result != 1) {
+            int rc = tls_wait(link, result, "writing to", deadline_ns, false);
+            if (rc == ERR_UNREACHABLE)
+                return why_closed(link, rc);
+            TRY(rc);
+        }
         from += n;
         left -= n;
     }

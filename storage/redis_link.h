@@ -1,8 +1,9 @@
 /* One byte stream to a server: TCP, or TLS over it with the host's name checked. Nothing blocks
- * beyond its deadline, and with an interrupt every wait ends as soon as `wake_fd` is readable.
- * Used by one thread. Errors: ERR_UNREACHABLE (refused, reset, closed, not TLS), ERR_AUTH (a
- * certificate is refused), ERR_TIMEOUT, ERR_CANCELLED (interrupted). All name host and port. After
- * an error only redis_link_close is allowed. */
+ * beyond its deadline, not even looking up the host, and with an interrupt every wait ends as soon
+ * as `wake_fd` is readable. Used by one thread. Errors: ERR_UNREACHABLE (no such host, refused,
+ * reset, closed, not TLS, silent for 30 s), ERR_AUTH (a certificate is refused, theirs or ours),
+ * ERR_ARGUMENT (a file of certificates), ERR_TIMEOUT, ERR_CANCELLED (interrupted). All name host
+ * and port. After an error only redis_link_close is allowed. */
 #ifndef FUNCPIPE_STORAGE_REDIS_LINK_H
 #define FUNCPIPE_STORAGE_REDIS_LINK_H
 
