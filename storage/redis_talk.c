@@ -1,6 +1,7 @@
 #include "storage/redis_talk.h"
 
 #include <hiredis/hiredis.h>
+#include <hiredis/sds.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,17 @@
 #include "core/text.h"
 #include "storage/redis_link.h"
 
-enum { TALK_READ_BYTES = 64 << 10, DEFAULT_MAX_BULK = 512 << 20, MAX_ERROR_BYTES = 300 };
+enum {
+    TALK_READ_BYTES = 64 << 10,
+    DEFAULT_MAX_BULK = 512 << 20,
+    LEAST_MAX_BULK = 64 << 10, /* no server says less; one that does is not believed */
+    MAX_ERROR_BYTES = 300,
+    MAX_ANSWER_BYTES = 8 << 20, /* of all but values; the longest is one of SCAN */
+    MAX_ANSWER_ITEMS = 64 << 10,
+    MAX_LINE_BYTES = 4 << 10,
+    VALUE_BYTES_PER_MS = 64, /* a value that comes more slowly than 64 kB/s does not come */
+    LOADING_MS = 50
+};
 
 typedef struct Piece { /* of what is queued: borrowed, or at `at` in the text */
     const void *borrowed;
@@ -20,6 +31,9 @@ typedef struct Piece { /* of what is queued: borrowed, or at `at` in the text */
 struct RedisTalk {
     RedisLink *link;
     redisReader *reader;
+    redisReplyObjectFunctions functions; /* hiredis' own, but for arrays */
+    void *(*create_array)(const redisReadTask *task, int n_items); /* hiredis' own */
+    int64_t n_outstanding;                                         /* questions without an answer */
     char place[REDIS_HOST_BYTES + 32]; /* for errors: redis://host:port/db */
     Buf text;                          /* what is queued but the borrowed */
     Piece *pieces;
@@ -58,6 +72,7 @@ static int add_texts(RedisTalk *talk, int n, const char *const *texts) {
 }
 
 int redis_ask(RedisTalk *talk, int n_args, const char *const *args) {
+    talk->n_outstanding++;
     TRY(buf_printf(&talk->text, "*%d\r\n", n_args));
     return add_texts(talk, n_args, args);
 }
@@ -65,6 +80,7 @@ int redis_ask(RedisTalk *talk, int n_args, const char *const *args) {
 int redis_ask_value(RedisTalk *talk, int n_before, const char *const *before, const Slice *parts,
                     int n_parts, int n_after, const char *const *after) {
     size_t bytes = 0;
+    talk->n_outstanding++;
     for (int i = 0; i < n_parts; i++)
         bytes += parts[i].bytes;
     TRY(buf_printf(&talk->text, "*%d\r\n", n_before + 1 + n_after));
@@ -97,13 +113,24 @@ int redis_send(RedisTalk *talk, int64_t deadline_ns) {
 
 /* ---- answers ---- */
 
+/* The length of an array comes from outside, and hiredis takes memory for all of it at once. */
+static void *limited_array(const redisReadTask *task, int n_items) {
+    const RedisTalk *talk = task->privdata;
+    return n_items <= MAX_ANSWER_ITEMS ? talk->create_array(task, n_items) : NULL;
+}
+
 static int fill(RedisTalk *talk, int64_t deadline_ns, bool interruptible) {
     int64_t n =
         redis_link_receive(talk->link, talk->input, sizeof talk->input, deadline_ns, interruptible);
     if (n < 0)
         return (int)n;
+    if (talk->reader->pos >= sizeof talk->input) { /* hiredis does so only between answers */
+        sdsrange(talk->reader->buf, (int)talk->reader->pos, -1);
+        talk->reader->pos = 0;
+        talk->reader->len = sdslen(talk->reader->buf);
+    }
     return redisReaderFeed(talk->reader, talk->input, (size_t)n) == REDIS_OK
-               ? 0
+               ? (int)n
                : err_set(ERR_MEMORY, "an answer of %s", talk->place);
 }
 
@@ -112,16 +139,26 @@ static int nonsense(const RedisTalk *talk, const char *what) {
 }
 
 int redis_answer(RedisTalk *talk, int64_t deadline_ns, bool interruptible, RedisReply **out_reply) {
-    for (;;) {
+    for (int64_t bytes = 0;;) {
         void *reply = NULL;
         if (redisReaderGetReply(talk->reader, &reply) != REDIS_OK)
-            return nonsense(talk, talk->reader->errstr);
+            return nonsense(talk, talk->reader->err == REDIS_ERR_OOM ? "an array beyond all bounds"
+                                                                     : talk->reader->errstr);
         if (reply) {
+            talk->n_outstanding--;
             *out_reply = reply;
             return 0;
         }
-        TRY(fill(talk, deadline_ns, interruptible));
+        if (bytes > MAX_ANSWER_BYTES)
+            return nonsense(talk, "an answer without an end");
+        int n = fill(talk, deadline_ns, interruptible);
+        TRY(n);
+        bytes += n;
     }
+}
+
+bool redis_talk_quiet(const RedisTalk *talk) {
+    return talk->n_outstanding == 0;
 }
 
 /* What the reader has read and not yet taken apart. */
@@ -135,6 +172,8 @@ static int value_length(RedisTalk *talk, int64_t stall_ms, int64_t *out_bytes) {
     Slice line = waiting(talk);
     const char *end = NULL;
     while (!(end = line.bytes ? memchr(line.data, '\n', line.bytes) : NULL)) {
+        if (line.bytes > MAX_LINE_BYTES)
+            return nonsense(talk, "a line without an end");
         TRY(fill(talk, clock_deadline_ms(stall_ms), false));
         line = waiting(talk);
     }
@@ -160,19 +199,24 @@ static int value_length(RedisTalk *talk, int64_t stall_ms, int64_t *out_bytes) {
 int redis_answer_value(RedisTalk *talk, void *out, size_t bytes, int64_t stall_ms) {
     int64_t length = 0;
     char *to = out;
+    int64_t all_ns = clock_deadline_ms(stall_ms + (int64_t)bytes / VALUE_BYTES_PER_MS);
     TRY(value_length(talk, stall_ms, &length));
-    if (length < 0)
+    if (length < 0) {
+        talk->n_outstanding--;
         return 0;
+    }
     if ((uint64_t)length != bytes)
-        return nonsense(talk, "a value of another length than was put");
+        return err_set(ERR_CORRUPT, "%s: a value has %lld bytes instead of %zu", talk->place,
+                       (long long)length, bytes);
     Slice early = waiting(talk);
     size_t n = early.bytes < bytes ? early.bytes : bytes;
     if (n > 0)
         memcpy(to, early.data, n);
     talk->reader->pos += n;
     while (n < bytes) {
-        int64_t got =
-            redis_link_receive(talk->link, to + n, bytes - n, clock_deadline_ms(stall_ms), false);
+        int64_t stall_ns = clock_deadline_ms(stall_ms);
+        int64_t got = redis_link_receive(talk->link, to + n, bytes - n,
+                                         stall_ns < all_ns ? stall_ns : all_ns, false);
         if (got < 0)
             return (int)got;
         n += (size_t)got;
@@ -182,6 +226,7 @@ int redis_answer_value(RedisTalk *talk, void *out, size_t bytes, int64_t stall_m
     if (memcmp(waiting(talk).data, "\r\n", 2) != 0)
         return nonsense(talk, "the end of a value");
     talk->reader->pos += 2;
+    talk->n_outstanding--;
     return 1;
 }
 
@@ -222,42 +267,65 @@ void redis_free(RedisReply *reply) {
         freeReplyObject(reply);
 }
 
-bool redis_says(const RedisReply *reply, const char *word) {
+static bool begins_with_word(const char *text, const char *word) {
     size_t n = strlen(word);
-    return reply->type == REDIS_REPLY_ERROR && strncmp(reply->str, word, n) == 0 &&
-           (reply->str[n] == ' ' || reply->str[n] == '\0');
+    return strncmp(text, word, n) == 0 && (text[n] == ' ' || text[n] == '\0');
+}
+
+bool redis_says(const RedisReply *reply, const char *word) {
+    return reply->type == REDIS_REPLY_ERROR && begins_with_word(reply->str, word);
+}
+
+static int in_cluster(const RedisTalk *talk) {
+    return err_set(ERR_UNSUPPORTED,
+                   "%s is part of a Redis cluster, which cannot be a relay: name single servers "
+                   "instead",
+                   talk->place);
+}
+
+/* An error as the server words it, of printable characters. */
+static const char *words(const char *text, char out[MAX_ERROR_BYTES]) {
+    size_t n = 0;
+    for (; text[n] && n + 1 < MAX_ERROR_BYTES; n++)
+        out[n] = (char)(text[n] < ' ' || text[n] > '~' ? '?' : text[n]);
+    out[n] = '\0';
+    return out;
 }
 
 int redis_check(const RedisTalk *talk, const RedisReply *reply) {
+    static const char aborted[] = "EXECABORT Transaction discarded because of: ";
     static const struct {
         const char *word;
         int code;
     } known[] = {{"NOAUTH", ERR_AUTH},
                  {"WRONGPASS", ERR_AUTH},
                  {"NOPERM", ERR_AUTH},
+                 {"DENIED", ERR_AUTH},
                  {"OOM", ERR_FULL},
+                 {"WRONGTYPE", ERR_CORRUPT},
                  {"MOVED", ERR_UNSUPPORTED},
                  {"ASK", ERR_UNSUPPORTED},
                  {"CLUSTERDOWN", ERR_UNSUPPORTED},
                  {"CROSSSLOT", ERR_UNSUPPORTED},
+                 {"READONLY", ERR_UNSUPPORTED},
                  {"LOADING", ERR_UNREACHABLE},
                  {"BUSY", ERR_UNREACHABLE},
                  {"MASTERDOWN", ERR_UNREACHABLE},
-                 {"READONLY", ERR_UNSUPPORTED},
-                 {"MISCONF", ERR_UNSUPPORTED}};
+                 {"ERR max number of clients reached", ERR_UNREACHABLE}};
+    char said[MAX_ERROR_BYTES];
     if (reply->type != REDIS_REPLY_ERROR)
         return 0;
+    const char *text = reply->str;
+    if (strncmp(text, aborted, sizeof aborted - 1) == 0)
+        text += sizeof aborted - 1;
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        if (!redis_says(reply, known[i].word))
+        if (!begins_with_word(text, known[i].word))
             continue;
-        if (known[i].code == ERR_UNSUPPORTED && i >= 4 && i <= 7)
-            return err_set(ERR_UNSUPPORTED,
-                           "%s is part of a Redis cluster, which cannot be a relay: name single "
-                           "servers instead",
-                           talk->place);
-        return err_set(known[i].code, "%s answers: %.*s", talk->place, MAX_ERROR_BYTES, reply->str);
+        if (known[i].code == ERR_UNSUPPORTED && strcmp(known[i].word, "READONLY") != 0)
+            return in_cluster(talk);
+        return err_set(known[i].code, "%s answers: %s", talk->place, words(text, said));
     }
-    return err_set(ERR_IO, "%s answers: %.*s", talk->place, MAX_ERROR_BYTES, reply->str);
+    return err_set(ERR_IO, "%s answers: %s", talk->place, words(text, said));
 }
 
 /* ---- logging in ---- */
@@ -271,28 +339,75 @@ static int expect_fine(RedisTalk *talk, int64_t deadline_ns) {
     return rc;
 }
 
+/* The answer to AUTH. A server that does not know the command quotes its arguments: such words are
+ * not shown. */
+static int expect_login(RedisTalk *talk, const char *password, int64_t deadline_ns) {
+    RedisReply *reply = NULL;
+    char start[7];
+    TRY(redis_answer(talk, deadline_ns, true, &reply));
+    int rc = redis_check(talk, reply);
+    snprintf(start, sizeof start, "%s", password);
+    if (rc < 0 && (strstr(reply->str, start) || strstr(reply->str, "args")))
+        rc = err_set(ERR_AUTH, "%s refuses the login and quotes it", talk->place);
+    else if (rc == ERR_IO) /* such as: no password is set */
+        rc = err_context(ERR_AUTH, "logging in");
+    redis_free(reply);
+    return rc;
+}
+
+static int expect_db(RedisTalk *talk, int64_t deadline_ns) {
+    RedisReply *reply = NULL;
+    TRY(redis_answer(talk, deadline_ns, true, &reply));
+    int rc = redis_check(talk, reply);
+    if (rc == ERR_IO)
+        rc = strstr(reply->str, "cluster mode")
+                 ? in_cluster(talk)
+                 : err_context(ERR_ARGUMENT, "the relay's URL: the database");
+    redis_free(reply);
+    return rc;
+}
+
 static int log_in(RedisTalk *talk, const RedisUrl *url, int64_t deadline_ns) {
     char db[24];
     snprintf(db, sizeof db, "%lld", (long long)url->db);
     if (url->password[0]) {
-        TRY(url->user[0] ? REDIS_ASK(talk, "AUTH", url->user, url->password)
-                         : REDIS_ASK(talk, "AUTH", url->password));
-        int rc = redis_send(talk, deadline_ns);
+        int rc = url->user[0] ? REDIS_ASK(talk, "AUTH", url->user, url->password)
+                              : REDIS_ASK(talk, "AUTH", url->password);
+        if (rc >= 0)
+            rc = redis_send(talk, deadline_ns);
         if (talk->text.data)
             explicit_bzero(talk->text.data, talk->text.capacity);
-        if (rc >= 0)
-            rc = expect_fine(talk, deadline_ns);
-        if (rc == ERR_IO) /* such as: no password is set */
-            return err_context(ERR_AUTH, "logging in");
         TRY(rc);
+        TRY(expect_login(talk, url->password, deadline_ns));
     }
     if (url->db > 0)
         TRY(REDIS_ASK(talk, "SELECT", db));
     TRY(REDIS_ASK(talk, "PING")); /* a server that wants a password says so here */
     TRY(redis_send(talk, deadline_ns));
     if (url->db > 0)
-        TRY(expect_fine(talk, deadline_ns));
+        TRY(expect_db(talk, deadline_ns));
     return expect_fine(talk, deadline_ns);
+}
+
+static int ask_ping(RedisTalk *talk, int64_t deadline_ns, RedisReply **out_reply) {
+    TRY(REDIS_ASK(talk, "PING"));
+    TRY(redis_send(talk, deadline_ns));
+    return redis_answer(talk, deadline_ns, true, out_reply);
+}
+
+/* While the server reads its file: wait, and ask again. `rc` is what it said first. */
+static int wait_for_loading(RedisTalk *talk, int rc, int64_t deadline_ns) {
+    while (rc == ERR_UNREACHABLE && clock_now_ns() + LOADING_MS * CLOCK_NS_PER_MS < deadline_ns) {
+        RedisReply *reply = NULL;
+        ErrNote said;
+        err_copy(&said);
+        clock_sleep_until(clock_deadline_ms(LOADING_MS));
+        if (ask_ping(talk, deadline_ns, &reply) < 0)
+            return err_restore(&said);
+        rc = redis_check(talk, reply);
+        redis_free(reply);
+    }
+    return rc;
 }
 
 /* The value of a line "NAME:VALUE" of INFO, or "" when it is not there. */
@@ -314,10 +429,7 @@ static const char *info(const char *text, const char *name, char *out, size_t ou
 static int check_info(const RedisTalk *talk, const char *text) {
     char value[64];
     if (strcmp(info(text, "cluster_enabled", value, sizeof value), "1") == 0)
-        return err_set(ERR_UNSUPPORTED,
-                       "%s is part of a Redis cluster, which cannot be a relay: name single "
-                       "servers instead",
-                       talk->place);
+        return in_cluster(talk);
     info(text, "maxmemory_policy", value, sizeof value);
     if (value[0] && strcmp(value, "noeviction") != 0) {
         char limit[32];
@@ -342,7 +454,7 @@ static void read_max_bulk(const RedisReply *reply, RedisAbout *about) {
     if (redis_count(reply) == 2 && redis_kind(redis_at(reply, 1)) == REDIS_TEXT) {
         int64_t bytes = 0;
         if (text_parse_i64(redis_at(reply, 1)->str, 1, INT64_MAX, &bytes) >= 0)
-            about->max_bulk_bytes = bytes;
+            about->max_bulk_bytes = bytes < LEAST_MAX_BULK ? LEAST_MAX_BULK : bytes;
     }
 }
 
@@ -374,8 +486,16 @@ int redis_talk_open(const RedisUrl *url, int server, int wake_fd, int64_t deadli
     talk->reader = redisReaderCreate();
     if (!talk->reader)
         TRY_DONE(err_set(ERR_MEMORY, "a connection to Redis"));
+    talk->functions = *talk->reader->fn;
+    talk->create_array = talk->functions.createArray;
+    talk->functions.createArray = limited_array;
+    talk->reader->fn = &talk->functions;
+    talk->reader->privdata = talk;
     TRY_DONE(redis_link_open(url, server, wake_fd, deadline_ns, &talk->link));
-    TRY_DONE(log_in(talk, url, deadline_ns));
+    rc = log_in(talk, url, deadline_ns);
+    if (rc == ERR_UNREACHABLE && about && redis_talk_quiet(talk))
+        rc = wait_for_loading(talk, rc, deadline_ns);
+    TRY_DONE(rc);
     if (about)
         TRY_DONE(look_at_server(talk, deadline_ns, about));
     *out_talk = talk;

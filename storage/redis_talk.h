@@ -1,6 +1,6 @@
 /* A logged-in conversation with one Redis server: commands are queued, sent together, and answered
- * in order. The only file that knows hiredis. After ERR_UNREACHABLE, ERR_TIMEOUT, ERR_CANCELLED or
- * ERR_CORRUPT from here answers may be outstanding: only redis_talk_close is allowed then. */
+ * in order. The only file that knows hiredis. An answer has at most 8 MiB but for values. After an
+ * error only redis_talk_close is allowed, unless the talk is quiet. */
 #ifndef FUNCPIPE_STORAGE_REDIS_TALK_H
 #define FUNCPIPE_STORAGE_REDIS_TALK_H
 
@@ -15,11 +15,13 @@ typedef struct RedisAbout { /* of the server, read at the first login */
 } RedisAbout;
 
 /* Connect, and before anything else AUTH and SELECT. With `about`: also check that the server can
- * be a relay (ERR_UNSUPPORTED: cluster mode, too old, or one that evicts keys). ERR_AUTH when the
- * login is refused. */
+ * be a relay (ERR_UNSUPPORTED: cluster mode, too old, or one that evicts keys), and wait while it
+ * reads its file. ERR_AUTH when the login is refused. */
 int redis_talk_open(const RedisUrl *url, int server, int wake_fd, int64_t deadline_ns,
                     RedisAbout *about, RedisTalk **out_talk);
 void redis_talk_close(RedisTalk *talk); /* NULL is fine */
+/* Has all that was asked been answered? */
+bool redis_talk_quiet(const RedisTalk *talk);
 
 /* Queue a command of n texts. */
 int redis_ask(RedisTalk *talk, int n_args, const char *const *args);
@@ -35,7 +37,8 @@ int redis_send(RedisTalk *talk, int64_t deadline_ns);
 /* The next answer; free it with redis_free. An error of the server is an answer too. */
 int redis_answer(RedisTalk *talk, int64_t deadline_ns, bool interruptible, RedisReply **out_reply);
 /* The next answer must be a value of `bytes` bytes: 1 and it is in `out`; 0: there is none. No copy
- * is made on the way. `stall_ms`: the longest wait for the next bytes. */
+ * is made on the way. `stall_ms`: the longest wait for the next bytes. ERR_CORRUPT when its length
+ * is another. */
 int redis_answer_value(RedisTalk *talk, void *out, size_t bytes, int64_t stall_ms);
 
 typedef enum RedisKind { REDIS_NIL, REDIS_INTEGER, REDIS_TEXT, REDIS_ARRAY, REDIS_ERROR } RedisKind;

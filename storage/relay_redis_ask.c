@@ -23,7 +23,7 @@ static int ask_question(RelayRedis *redis, int server, void *arg, int64_t deadli
 
 int relay_redis_ask(RelayRedis *redis, int server, Question *question) {
     int rc = relay_redis_attempt(redis, server, ask_question, question,
-                                 clock_deadline_ms(REDIS_OWN_TIME_MS));
+                                 clock_deadline_ms(REDIS_OWN_TIME_MS), 0);
     if (rc < 0) {
         redis_free(question->reply);
         question->reply = NULL;

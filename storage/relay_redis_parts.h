@@ -9,7 +9,9 @@
 
 enum {
     REDIS_NAME_BYTES = REDIS_PREFIX_BYTES + RELAY_KEY_BYTES + 64,
-    REDIS_OWN_TIME_MS = 10000 /* for operations without a deadline of their own */
+    REDIS_PIECE_BYTES = 16 << 20,       /* of a longer object, unless the server takes less */
+    REDIS_LEAST_PIECE_BYTES = 64 << 10, /* and no server takes less than this */
+    REDIS_OWN_TIME_MS = 10000           /* for operations without a deadline of their own */
 };
 
 typedef struct RelayRedis {
@@ -31,6 +33,8 @@ typedef struct RedisName {
 
 /* The name of a key's object 'o', note 'n'. */
 RedisName relay_redis_name(const RelayRedis *redis, char kind, const char *key);
+RedisName relay_redis_piece_name(const RelayRedis *redis, const char *key, const char *token,
+                                 int64_t index);
 /* The server of a key: of all, the one whose hash with the key is highest (rendezvous hashing), so
  * that a server more or less moves only its own share. */
 int relay_redis_server(const RelayRedis *redis, const char *key);
@@ -38,10 +42,21 @@ int relay_redis_server(const RelayRedis *redis, const char *key);
 /* One try of an operation on a connected server. */
 typedef int (*Exchange)(RelayRedis *redis, int server, void *arg, int64_t deadline_ns);
 
-/* Try until it works, fails for good, or the deadline passes. A connection that failed is replaced;
- * a full server is asked again and again. Repeating is harmless: objects are write-once. */
+/* Try until it works, fails for good, the deadline passes or an interruption comes (ERR_CANCELLED).
+ * A connection that failed is replaced, at once when it had worked before; a full server is asked
+ * again and again. A try may last grace_ms even when the deadline is nearer. Repeating is harmless:
+ * objects are write-once. */
 int relay_redis_attempt(RelayRedis *redis, int server, Exchange exchange, void *arg,
-                        int64_t deadline_ns);
+                        int64_t deadline_ns, int64_t grace_ms);
+/* Sleep until the earlier of both times, or an interruption: then false. */
+bool relay_redis_pause(RelayRedis *redis, int64_t ms, int64_t deadline_ns);
+
+/* relay_redis_put.c, relay_redis_get.c */
+int relay_redis_put(Relay *relay, const char *key, const Slice *parts, int n_parts,
+                    int64_t deadline_ns);
+int relay_redis_get(Relay *relay, const char *key, void *buf, size_t capacity, int64_t deadline_ns,
+                    size_t *out_bytes);
+int relay_redis_size(Relay *relay, const char *key, int64_t deadline_ns, size_t *out_bytes);
 
 /* relay_redis_ask.c: one question, one answer. */
 typedef struct Question {

@@ -54,11 +54,13 @@ static bool lies_under(const RelayRedis *redis, const char *name, const char *ki
     return behind == '\0' || behind == '/' || behind == ':';
 }
 
+/* Backwards, so that an entry ("o:") goes before its pieces ("c:"): what is left of a drop that was
+ * broken off is never an object without its pieces. */
 static int compare_names(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
+    return strcmp(*(char *const *)b, *(char *const *)a);
 }
 
-/* A scan may name a key twice. */
+/* Sorted, and without the keys that a scan named twice. */
 static void sort_names(Names *names) {
     size_t n = 0;
     if (names->n > 0)
@@ -70,6 +72,13 @@ static void sort_names(Names *names) {
             names->items[n++] = names->items[i];
     }
     names->n = n;
+}
+
+static int read_cursor(const char *text, char *out, size_t out_bytes) {
+    size_t n = strspn(text, "0123456789");
+    return n > 0 && !text[n] && text_copy(out, out_bytes, text) >= 0
+               ? 0
+               : err_set(ERR_CORRUPT, "an answer to SCAN");
 }
 
 static int scan(RelayRedis *redis, int server, const char *kinds, const char *under,
@@ -87,7 +96,7 @@ static int scan(RelayRedis *redis, int server, const char *kinds, const char *un
         int rc = redis_count(reply) == 2 ? 0 : err_set(ERR_CORRUPT, "an answer to SCAN");
         const RedisReply *found = rc >= 0 ? redis_at(reply, 1) : NULL;
         if (rc >= 0)
-            rc = text_copy(cursor, sizeof cursor, redis_text(redis_at(reply, 0)).data);
+            rc = read_cursor(redis_text(redis_at(reply, 0)).data, cursor, sizeof cursor);
         for (size_t i = 0; rc >= 0 && i < redis_count(found); i++) {
             const char *name = redis_text(redis_at(found, i)).data;
             if (lies_under(redis, name, kinds, under))
@@ -114,35 +123,47 @@ static int unlink_some(RelayRedis *redis, int server, void *arg, int64_t deadlin
     for (size_t i = some->first; i < some->end; i++)
         TRY(REDIS_ASK(talk, "UNLINK", some->names->items[i]));
     TRY(redis_send(talk, deadline_ns));
+    ErrNote said = {0};
     for (size_t i = some->first; i < some->end; i++) {
         RedisReply *reply = NULL;
         TRY(redis_answer(talk, deadline_ns, false, &reply));
         bool counts = some->names->items[i][some->n_prefix] != 'c';
+        if (redis_check(talk, reply) < 0 && said.code == 0)
+            err_copy(&said);
         n_gone += counts && redis_kind(reply) == REDIS_INTEGER ? redis_integer(reply) : 0;
         redis_free(reply);
     }
     some->n_gone += n_gone;
-    return 0;
+    return said.code < 0 ? err_restore(&said) : 0;
 }
 
+static int drop_at(RelayRedis *redis, int server, const char *prefix, int64_t *n_gone) {
+    Names names = {0};
+    int rc = scan(redis, server, "onc", prefix, &names);
+    Unlink some = {.names = &names, .n_prefix = strlen(redis->url.prefix)};
+    while (rc >= 0 && some.first < names.n) {
+        some.end = some.first + SCAN_COUNT < names.n ? some.first + SCAN_COUNT : names.n;
+        rc = relay_redis_attempt(redis, server, unlink_some, &some,
+                                 clock_deadline_ms(REDIS_OWN_TIME_MS), 0);
+        some.first = some.end;
+    }
+    names_done(&names);
+    *n_gone += some.n_gone;
+    return rc;
+}
+
+/* A server that fails keeps the others from nothing. */
 int relay_redis_drop(Relay *relay, const char *prefix, int64_t *out_dropped) {
     RelayRedis *redis = (RelayRedis *)relay;
     int64_t n_gone = 0;
+    ErrNote said = {0};
+    redis->held_key[0] = '\0';
     for (int server = 0; server < redis->url.n_servers; server++) {
-        Names names = {0};
-        int rc = scan(redis, server, "onc", prefix, &names);
-        Unlink some = {.names = &names, .n_prefix = strlen(redis->url.prefix)};
-        while (rc >= 0 && some.first < names.n) {
-            some.end = some.first + SCAN_COUNT < names.n ? some.first + SCAN_COUNT : names.n;
-            rc = relay_redis_attempt(redis, server, unlink_some, &some,
-                                     clock_deadline_ms(REDIS_OWN_TIME_MS));
-            some.first = some.end;
-        }
-        names_done(&names);
-        if (rc < 0)
-            return err_context(rc, "dropping '%s'", prefix);
-        n_gone += some.n_gone;
+        if (drop_at(redis, server, prefix, &n_gone) < 0 && said.code == 0)
+            err_copy(&said);
     }
+    if (said.code < 0)
+        return err_context(err_restore(&said), "dropping '%s'", prefix);
     *out_dropped = n_gone;
     return 0;
 }
