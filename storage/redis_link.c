@@ -281,8 +281,9 @@ static int connect_one(RedisLink *link, const struct addrinfo *address, int64_t 
  * is through last, the thread or the one who waits for it, frees this. */
 typedef struct Lookup {
     RedisServer server;
-    int done_fd; /* readable when the rest is set */
+    int done_fd; /* readable when done */
     atomic_int n_users;
+    atomic_bool done; /* the rest is set */
     int error;
     struct addrinfo *found;
 } Lookup;
@@ -302,6 +303,7 @@ static void *lookup_main(void *arg) {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
     uint64_t one = 1;
     lookup->error = getaddrinfo(lookup->server.host, lookup->server.port, &hints, &lookup->found);
+    atomic_store(&lookup->done, true);
     ssize_t n = write(lookup->done_fd, &one, sizeof one);
     (void)n;
     lookup_leave(lookup);
@@ -341,10 +343,11 @@ static int look_up(const RedisLink *link, const RedisServer *server, int64_t dea
         return err_set(ERR_MEMORY, "looking up the Redis server %s: no thread", link->place);
     }
     int rc = wait_fd(link, lookup->done_fd, POLLIN, "looking up", deadline_ns, true);
-    if (rc >= 0 && lookup->error)
+    bool done = atomic_load(&lookup->done);
+    if (rc >= 0 && done && lookup->error)
         rc = err_set(ERR_UNREACHABLE, "the Redis server %s: no such host: %s", link->place,
                      gai_strerror(lookup->error));
-    if (rc >= 0) {
+    if (rc >= 0 && done) {
         *out_found = lookup->found;
         lookup->found = NULL;
     }
