@@ -25,9 +25,11 @@ static bool wanted(const char *name, int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    const RelayFactory *const factories[] = {&relay_factory_mem, &relay_factory_file,
-                                             &relay_factory_file_named, &relay_factory_faulty,
-                                             &relay_factory_delayed};
+    const RelayFactory *const factories[] = {
+        &relay_factory_mem,         &relay_factory_file,           &relay_factory_file_named,
+        &relay_factory_faulty,      &relay_factory_delayed,        &relay_factory_redis_plain,
+        &relay_factory_redis_small, &relay_factory_redis_password, &relay_factory_redis_two,
+        &relay_factory_redis_tls};
     int n_failed = 0;
     int n_run = 0;
     for (size_t f = 0; f < sizeof factories / sizeof factories[0]; f++) {
@@ -36,7 +38,7 @@ int main(int argc, char **argv) {
         for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
             RelayRig rig;
             bool ok = relay_suite_run(factories[f], scenarios[i].run, &rig);
-            printf("%-10s %-24s %s %s\n", factories[f]->name, scenarios[i].name,
+            printf("%-15s %-24s %s %s\n", factories[f]->name, scenarios[i].name,
                    rig.skipped ? "skip"
                    : ok        ? "ok"
                                : "FAIL",
