@@ -73,23 +73,23 @@ static int list_steps(const char *checkpoints, StepList *out_list) {
     return 0;
 }
 
-static int step_path(char out[CHECKPOINT_PATH_BYTES], const char *checkpoints, int64_t step) {
+static int step_path(char out[MANIFEST_PATH_BYTES], const char *checkpoints, int64_t step) {
     char name[STEP_TEXT_BYTES];
     snprintf(name, sizeof name, "%lld", (long long)step);
-    return checkpoint_join(out, checkpoints, name);
+    return manifest_join(out, checkpoints, name);
 }
 
 /* ---- the newest ---- */
 
 /* 0 when the manifest is sound, is this step's and agrees with its files. */
 static int check_sound(const char *directory, int64_t step) {
-    CheckpointManifest manifest;
-    TRY(checkpoint_read(directory, &manifest));
+    Manifest manifest;
+    TRY(manifest_read(directory, &manifest));
     int rc = checkpoint_check_sizes(directory, &manifest);
     if (rc >= 0 && manifest.step != step)
         rc = err_set(ERR_FORMAT, "checkpoint '%s': its manifest says step %lld", directory,
                      (long long)manifest.step);
-    checkpoint_done(&manifest);
+    manifest_done(&manifest);
     return rc;
 }
 
@@ -100,7 +100,7 @@ int checkpoint_latest_before(const char *checkpoints, int64_t before,
     int rc = ERR_NOT_FOUND;
     size_t n_seen = 0;
     int64_t step = -1;
-    char path[CHECKPOINT_PATH_BYTES];
+    char path[MANIFEST_PATH_BYTES];
     for (size_t i = 0; i < list.n && rc < 0; i++) {
         step = list.steps[i];
         if (step >= before)
@@ -130,7 +130,7 @@ int checkpoint_latest(const char *checkpoints, char out_directory[ORDER_PATH_BYT
 }
 
 int checkpoint_set_aside(const char *directory) {
-    char aside[CHECKPOINT_PATH_BYTES];
+    char aside[MANIFEST_PATH_BYTES];
     for (int i = 1; i <= MAX_ASIDE; i++) {
         int n = snprintf(aside, sizeof aside, "%s.damaged-%d", directory, i);
         if (n < 0 || (size_t)n >= sizeof aside)
@@ -236,10 +236,10 @@ int checkpoint_clean(const char *checkpoints, int64_t keep_last, int64_t before)
         rc = remove_files(checkpoints, false);
     for (size_t i = 0; i < list.n && rc >= 0; i++) {
         int64_t step = list.steps[i];
-        char path[CHECKPOINT_PATH_BYTES];
-        char manifest[CHECKPOINT_PATH_BYTES];
+        char path[MANIFEST_PATH_BYTES];
+        char manifest[MANIFEST_PATH_BYTES];
         TRY_DONE(step_path(path, checkpoints, step));
-        TRY_DONE(checkpoint_join(manifest, path, "manifest.json"));
+        TRY_DONE(manifest_join(manifest, path, "manifest.json"));
         bool sound = check_sound(path, step) >= 0;
         bool partial = !sound && access(manifest, F_OK) < 0 && errno == ENOENT;
         bool old = keep_last > 0 && n_sound >= keep_last;

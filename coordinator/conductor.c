@@ -240,7 +240,7 @@ static int find_checkpoint(Conductor *conductor, char *found) {
 
 static int prepare_resume(Conductor *conductor) {
     const Order *order = &conductor->config->order;
-    CheckpointManifest manifest;
+    Manifest manifest;
     if (!conductor->options->resume)
         return 0;
     int verified = find_checkpoint(conductor, conductor->resume_folder);
@@ -251,9 +251,9 @@ static int prepare_resume(Conductor *conductor) {
         TRY(checkpoint_check_momentum(conductor->resume_folder, &order->model, &order->update));
     if (!verified)
         TRY(checkpoint_verify(conductor->resume_folder));
-    TRY(checkpoint_read(conductor->resume_folder, &manifest));
+    TRY(manifest_read(conductor->resume_folder, &manifest));
     conductor->resume_step = manifest.step;
-    checkpoint_done(&manifest);
+    manifest_done(&manifest);
     if (conductor->resume_step > order->n_steps && !order->eval_only)
         return err_set(
             ERR_ARGUMENT, "checkpoint '%s' stands at step %lld, behind the job's last (%lld)",

@@ -157,18 +157,18 @@ Test(checkpoint, commit_then_check_under_every_cut, .init = temp_enter, .fini = 
             cr_assert_eq(checkpoint_check(directory, &model, (int)run.update), 0, "%s", err_text());
             cr_assert_eq(checkpoint_check(directory, &model, CHECKPOINT_ANY_UPDATE), 0);
             cr_assert_eq(checkpoint_verify(directory), 0, "%s", err_text());
-            CheckpointManifest manifest;
-            cr_assert_eq(checkpoint_read(directory, &manifest), 0, "%s", err_text());
+            Manifest manifest;
+            cr_assert_eq(manifest_read(directory, &manifest), 0, "%s", err_text());
             cr_assert_str_eq(manifest.job, "a-job");
             cr_assert_eq(manifest.step, run.step);
             cr_assert_eq(manifest.update, run.update);
             cr_assert_eq(manifest.n_files, n_stages * 2);
             cr_assert_eq(manifest.n_tensors, kind == 0 ? 14 : kind == 1 ? 20 : 8);
             cr_assert_eq(manifest.model_hash, model_hash(&model));
-            checkpoint_done(&manifest);
+            manifest_done(&manifest);
         }
     }
-    checkpoint_done(NULL);
+    manifest_done(NULL);
     model_done(&model);
 }
 
@@ -256,8 +256,8 @@ Test(checkpoint, commit_refuses_what_no_worker_wrote, .init = temp_enter, .fini 
     Run run = {.n_stages = 2, .step = 3};
     const char *directory = write_run(&run, &model);
     cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, NULL), 0);
-    CheckpointManifest manifest;
-    cr_assert_eq(checkpoint_read(directory, &manifest), 0);
+    Manifest manifest;
+    cr_assert_eq(manifest_read(directory, &manifest), 0);
     Saved said[2] = {0};
     for (int i = 0; i < 4; i++) {
         SavedFile *file = &said[i % 2].files[said[i % 2].n_files++];
@@ -265,7 +265,7 @@ Test(checkpoint, commit_refuses_what_no_worker_wrote, .init = temp_enter, .fini 
         file->bytes = manifest.files[i].bytes;
         file->xxh3 = manifest.files[i].xxh3;
     }
-    checkpoint_done(&manifest);
+    manifest_done(&manifest);
     cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, said), 0, "%s",
                  err_text());
     char path[512];
@@ -389,9 +389,9 @@ Test(checkpoint, hostile_manifests, .init = temp_enter, .fini = temp_leave) {
     };
     cr_assert_eq(mkdir(temp_path("1"), 0755), 0);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        CheckpointManifest manifest;
+        Manifest manifest;
         temp_write("1/manifest.json", texts[i][0], strlen(texts[i][0]));
-        cr_expect_lt(checkpoint_read(temp_path("1"), &manifest), 0, "%s", texts[i][0]);
+        cr_expect_lt(manifest_read(temp_path("1"), &manifest), 0, "%s", texts[i][0]);
         cr_expect(strstr(err_text(), texts[i][1]) && strstr(err_text(), temp_folder), "%s: %s",
                   texts[i][0], err_text());
     }
