@@ -2,8 +2,6 @@
  * and so the defaults' check, the JSON form and its errors. */
 #include "core/model_parts.h"
 
-#include <stdio.h>
-
 #include "core/err.h"
 #include "core/text.h"
 
@@ -175,18 +173,6 @@ int model_attr_parse(LayerKind kind, JsonObject *object, LayerAttr *out_attr) {
     return 0;
 }
 
-/* The number with the fewest digits that reads back as the same float: 0.1, not 0.10000000149. */
-static double float_number(float value) {
-    for (int digits = 1; digits < 9; digits++) {
-        char text[32];
-        double number;
-        snprintf(text, sizeof text, "%.*g", digits, (double)value);
-        if (text_parse_f64(text, &number) >= 0 && (float)number == value)
-            return number;
-    }
-    return (double)value;
-}
-
 int model_attr_format(LayerKind kind, const LayerAttr *attr, cJSON *object) {
     for (int i = 0; i < N_ATTRS; i++) {
         const AttrRow *row = &ATTRS[i];
@@ -197,7 +183,7 @@ int model_attr_format(LayerKind kind, const LayerAttr *attr, cJSON *object) {
         if (row->type == ATTR_BOOL)
             made = cJSON_AddBoolToObject(object, row->name, value != 0);
         else if (row->type == ATTR_F32)
-            made = cJSON_AddNumberToObject(object, row->name, float_number((float)value));
+            made = cJSON_AddNumberToObject(object, row->name, text_decimal_f32((float)value));
         else
             made = cJSON_AddNumberToObject(object, row->name, value);
         if (!made)

@@ -310,7 +310,7 @@ int order_parse_data(const cJSON *value, const char *path, DataSpec *out_data) {
 static cJSON *floats_to_json(const float *values, int n) {
     double numbers[ORDER_MAX_CHANNELS];
     for (int i = 0; i < n; i++)
-        numbers[i] = (double)values[i];
+        numbers[i] = text_decimal_f32(values[i]);
     return cJSON_CreateDoubleArray(numbers, n);
 }
 

@@ -123,7 +123,10 @@ Test(config, refuses_wrong_types_and_units) {
     refuse("batch", "\"32\"", ERR_FORMAT, "$.batch: expected a whole number, found a string");
     refuse("batch", "1.5", ERR_FORMAT, "$.batch");
     refuse("batch", "0", ERR_ARGUMENT, "$.batch");
-    refuse("timeouts.wait", "5", ERR_FORMAT, "$.timeouts.wait: expected a string");
+    refuse("timeouts.wait", "5", ERR_FORMAT,
+           "$.timeouts.wait: expected a duration with its unit, such as \"5s\", found a number");
+    refuse("limits.relay", "5", ERR_FORMAT,
+           "$.limits.relay: expected a size with its unit, such as \"512MiB\", found a number");
     refuse("timeouts.wait", "5 minutes", ERR_FORMAT, "not a duration");
     refuse("timeouts.wait", "1ms", ERR_ARGUMENT, "less than 100ms");
     refuse("limits.relay", "1gb", ERR_FORMAT, "not a size");
@@ -224,6 +227,30 @@ Test(config, resolved_files_read_back) {
     round_trip(NULL, 0);
     round_trip(sets, sizeof sets / sizeof sets[0]);
     round_trip(sets, 2);
+}
+
+/* Written as people write it. */
+Test(config, resolved_files_are_readable) {
+    static const ConfigSet sets[] = {
+        {"limits.relay", "2048MiB"}, {"timeouts.silence", "1500ms"}, {"save.every", "600s"}};
+    JobConfig config;
+    Buf text;
+    buf_init(&text, 0);
+    cr_assert_eq(parse_sets(sets, 3, &config), 0, "%s", err_text());
+    config.order.train.kind = DATA_IDX;
+    config.order.train.n_channels = 1;
+    config.order.train.mean[0] = 0.286F;
+    config.order.train.std[0] = 0.353F;
+    cJSON *root = config_to_json(&config);
+    cr_assert_eq(json_format(root, false, &text), 0);
+    cJSON_Delete(root);
+    static const char *const parts[] = {
+        "\"relay\":\"2GiB\"", "\"wait\":\"5m\"",  "\"heartbeat\":\"1s\"", "\"silence\":\"1500ms\"",
+        "\"every\":\"10m\"",  "\"mean\":[0.286]", "\"std\":[0.353]"};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        cr_expect(strstr(text.data, parts[i]), "%s is not in %s", parts[i], text.data);
+    buf_done(&text);
+    config_done(&config);
 }
 
 Test(config, model_files_are_relative_to_the_job) {
