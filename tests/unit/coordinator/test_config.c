@@ -134,7 +134,8 @@ Test(config, refuses_wrong_types_and_units) {
     refuse("shuffle", "1", ERR_FORMAT, "true or false");
     refuse("plan", "3", ERR_FORMAT, "$.plan: expected an object");
     refuse("plan.recompute", "1", ERR_FORMAT, "$.plan.recompute");
-    refuse("plan.replicas", "2", ERR_FORMAT, "$.plan.replicas");
+    refuse("plan.replicas", "true", ERR_FORMAT, "$.plan.replicas: expected a number, an array");
+    refuse("plan.replicas", "0", ERR_ARGUMENT, "$.plan.replicas: expected a whole number from 1");
     refuse("relay", "/dev/shm/x", ERR_ARGUMENT, "$.relay");
     refuse("name", "../x", ERR_ARGUMENT, "$.name");
     refuse("name", "", ERR_ARGUMENT, "$.name");
@@ -149,10 +150,14 @@ Test(config, refuses_what_does_not_fit_together) {
     refuse("evaluate", "{\"every_steps\": 1, \"every_epochs\": 1}", ERR_ARGUMENT, "at most one");
     refuse("evaluate.samples", "51", ERR_ARGUMENT, "50 samples");
     refuse("plan.stages", "7", ERR_INFEASIBLE, "has only 6 layers");
-    refuse("plan.replicas", "[2, 2]", ERR_ARGUMENT, "there are 1 stages");
+    refuse("plan.replicas", "[2, 2]", ERR_ARGUMENT,
+           "2 entries, but there is 1 stage; one value alone");
     refuse("plan.replicas", "{\"1\": 2}", ERR_FORMAT, "$.plan.replicas: the stage");
     refuse("plan.replicas", "{\"0\": 65}", ERR_INFEASIBLE, "the plan needs 65 workers");
-    refuse("plan.cut", "[3, 2]", ERR_ARGUMENT, "not behind the one before");
+    refuse("plan.recompute", "[true, false]", ERR_ARGUMENT, "2 entries, but there is 1 stage");
+    refuse("plan", "{\"stages\": 2, \"replicas\": [1]}", ERR_ARGUMENT, "1 entry, but there are 2");
+    refuse("plan.cut", "[3, 2]", ERR_ARGUMENT, "not beyond the end of the stage before it (3)");
+    refuse("plan.cut", "[1, 1]", ERR_ARGUMENT, "end after 1 layer, which");
     refuse("plan.cut", "[0]", ERR_ARGUMENT, "$.plan.cut[0]");
     refuse("plan.cut", "[7]", ERR_ARGUMENT, "from 1 to 6");
     refuse("model", "{}", ERR_FORMAT, "'zoo', 'file' and 'layers'");
@@ -227,6 +232,32 @@ Test(config, resolved_files_read_back) {
     round_trip(NULL, 0);
     round_trip(sets, sizeof sets / sizeof sets[0]);
     round_trip(sets, 2);
+}
+
+/* A resolved job can be cut otherwise: what all stages agree on is no array. */
+Test(config, resolved_files_can_be_cut_anew) {
+    static const ConfigSet sets[] = {
+        {"plan.cut", "[\"relu1\", 3]"}, {"plan.replicas", "2"}, {"plan.recompute", "true"}};
+    static const ConfigSet anew[] = {{"plan.stages", "2"}, {"plan.cut", "auto"}};
+    JobConfig config;
+    JobConfig again;
+    Buf text;
+    buf_init(&text, 0);
+    cr_assert_eq(parse_sets(sets, 3, &config), 0, "%s", err_text());
+    cr_expect_eq(config_workers(&config.plan), 6);
+    cJSON *root = config_to_json(&config);
+    cr_assert_eq(json_format(root, false, &text), 0);
+    cJSON_Delete(root);
+    cr_assert_eq(config_parse("again", text.data, text.bytes, "/", anew, 2, 0, &again), 0, "%s",
+                 err_text());
+    cr_expect_eq(again.plan.n_stages, 2);
+    cr_expect(again.plan.replicas[1] == 2 && again.plan.recompute[0] && again.plan.recompute[1]);
+    config_done(&again);
+    cr_assert_eq(config_parse("again", text.data, text.bytes, "/", anew, 1, 0, &again),
+                 ERR_ARGUMENT);
+    cr_expect(strstr(err_text(), "plan.cut=auto cuts anew"), "%s", err_text());
+    buf_done(&text);
+    config_done(&config);
 }
 
 /* Written as people write it. */
