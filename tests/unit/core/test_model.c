@@ -318,6 +318,13 @@ Test(model, refuses_json_with_path_and_nearest_name) {
          {"layers[0]", "no parameters"}},
         {DATA("[4]") "{'name':'a','kind':'linear','features':4,'tie':'b.weight'}" LOSS,
          {"layers[0]", "no earlier layer"}},
+        {DATA("[4]") "{'name':'b','kind':'linear','features':4},"
+                     "{'name':'a','kind':'linear','features':4,'tie':'b'}" LOSS,
+         {"layers[1]", "did you mean 'b.weight'?"}},
+        {DATA("[4]") "{'name':'b','kind':'linear','features':4},"
+                     "{'name':'a','kind':'linear','features':4,'tie':'b.weigth'}" LOSS,
+         {"layers[1]", "did you mean 'b.weight'?"}},
+        {DATA("[4]") "{'name':'a','kind':'dropout'}" LOSS, {"layers[0]", "'p' is missing"}},
         {DATA("[4]") "{'name':'b','kind':'batchnorm'},"
                      "{'name':'a','kind':'batchnorm','tie':'b.running_var'}" LOSS,
          {"layers[1]", "running statistic"}},
@@ -403,7 +410,7 @@ Test(model, hash_changes_with_every_part) {
         DATA("[5]") "{'name':'a','kind':'relu'}" LOSS,
         DATA("[4]") "{'name':'b','kind':'relu'}" LOSS,
         DATA("[4]") "{'name':'a','kind':'gelu'}" LOSS,
-        DATA("[4]") "{'name':'a','kind':'dropout'}" LOSS,
+        DATA("[4]") "{'name':'a','kind':'dropout','p':0.5}" LOSS,
         DATA("[4]") "{'name':'a','kind':'dropout','p':0.25}" LOSS,
         DATA("[4]") "{'name':'a','kind':'dropout','p':0.25000003}" LOSS,
         DATA("[4]") "{'name':'a','kind':'linear','features':4}" LOSS,
