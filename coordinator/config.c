@@ -145,7 +145,11 @@ static int parse_save(JsonObject *root, JobConfig *config) {
         json_opt_i64(&object, "every_steps", 1, CONFIG_MAX_COUNT, &config->order.save_every);
     TRY(given);
     config->save_every_given = given == 1;
-    TRY(json_opt_duration_ms(&object, "every", &config->save_every_ms));
+    int timed = json_opt_duration_ms(&object, "every", &config->save_every_ms);
+    TRY(timed);
+    if (timed && config->save_every_ms == 0)
+        return err_set(ERR_ARGUMENT, "%s.every: saves cannot come every 0ms; null removes the key",
+                       object.path);
     TRY(json_opt_i64(&object, "keep_last", 0, 1 << 20, &config->keep_last));
     return json_end(&object);
 }
@@ -158,7 +162,11 @@ static int parse_evaluate(JsonObject *root, Order *order) {
     if (present <= 0)
         return present;
     if (!order->has_eval)
-        return err_set(ERR_ARGUMENT, "%s: needs evaluation data in $.data.eval", object.path);
+        return err_set(
+            ERR_ARGUMENT,
+            "%s: needs evaluation data in $.data.eval; give some, or remove this section, "
+            "too (evaluate=null)",
+            object.path);
     int by_steps = json_opt_i64(&object, "every_steps", 1, CONFIG_MAX_COUNT, &order->eval_every);
     TRY(by_steps);
     TRY(json_opt_i64(&object, "every_epochs", 1, 1 << 20, &epochs));
@@ -180,7 +188,7 @@ static int parse_platform(JsonObject *root, JobConfig *config) {
     int present = section(root, "platform", &object);
     if (present <= 0)
         return present;
-    TRY(json_get_choice(&object, "kind", kinds, 1, &kind));
+    TRY(json_opt_choice(&object, "kind", kinds, 1, &kind));
     TRY(json_opt_i64(&object, "workers", 1, CONFIG_MAX_REPLICAS, &config->max_workers));
     return json_end(&object);
 }

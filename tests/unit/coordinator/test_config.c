@@ -160,7 +160,13 @@ Test(config, refuses_what_does_not_fit_together) {
     refuse("plan.cut", "[1, 1]", ERR_ARGUMENT, "end after 1 layer, which");
     refuse("plan.cut", "[0]", ERR_ARGUMENT, "$.plan.cut[0]");
     refuse("plan.cut", "[7]", ERR_ARGUMENT, "from 1 to 6");
-    refuse("model", "{}", ERR_FORMAT, "'zoo', 'file' and 'layers'");
+    refuse("model", "{}", ERR_FORMAT, "exactly one of the keys 'zoo', 'file' and 'layers'");
+    refuse("model.file", "m.json", ERR_FORMAT, "$.model: expected exactly one of the keys 'zoo'");
+    refuse("model.layers", "[]", ERR_FORMAT, "$.model: expected exactly one of the keys 'zoo'");
+    refuse("save.every", "0s", ERR_ARGUMENT, "$.save.every: saves cannot come every 0ms");
+    refuse("data.train",
+           "{\"kind\": \"idx\", \"inputs\": \"a\", \"targets\": \"b\", \"mean\": [1]}",
+           ERR_ARGUMENT, "mean has 1 entry and std 0");
 }
 
 Test(config, checks_data_against_the_model) {
@@ -169,8 +175,18 @@ Test(config, checks_data_against_the_model) {
     refuse("data.train.tokens", "true", ERR_ARGUMENT, "$.data.train");
     refuse("data.eval", "{\"kind\": \"idx\", \"inputs\": \"none.idx\", \"targets\": \"t.idx\"}",
            ERR_NOT_FOUND, "/data/");
+    refuse("data.eval",
+           "{\"kind\": \"idx\", \"inputs\": \"/usr/share/datasets/fashion-mnist/none.gz\", "
+           "\"targets\": \"t\"}",
+           ERR_NOT_FOUND, "apt-get install dataset-fashion-mnist");
     JobConfig config = accept("data.train.classes", "2");
     cr_expect_eq(config.order.train.classes, 2);
+    config_done(&config);
+}
+
+Test(config, the_platform_is_this_machine) {
+    JobConfig config = accept("platform.workers", "2");
+    cr_expect_eq(config.max_workers, 2);
     config_done(&config);
 }
 
@@ -179,6 +195,7 @@ Test(config, evaluation_needs_data) {
     JobConfig config;
     cr_assert_eq(parse_sets(sets, 2, &config), ERR_ARGUMENT);
     cr_assert(strstr(err_text(), "$.evaluate: needs evaluation data"));
+    cr_assert(strstr(err_text(), "evaluate=null"), "%s", err_text());
 }
 
 Test(config, refuses_text_that_is_no_job) {
