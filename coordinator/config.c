@@ -364,19 +364,31 @@ int config_load(const char *path, const ConfigSet *sets, int n_sets, unsigned fl
     return rc;
 }
 
+/* A file that holds a model and nothing else. */
+static int parse_model_file(const char *path, cJSON *root, const ConfigSet *sets, int n_sets,
+                            Model *out_model) {
+    int rc = apply_sets(root, sets, n_sets);
+    if (rc >= 0)
+        rc = model_parse(root, "$", out_model);
+    return rc < 0 ? err_context(blame_sets(rc, sets, n_sets), "%s", path) : 0;
+}
+
 int config_load_model(const char *path, const ConfigSet *sets, int n_sets, Model *out_model) {
     cJSON *root = NULL;
-    JsonObject object;
+    JobConfig config;
     char folder[ORDER_PATH_BYTES];
     TRY(folder_of(path, folder, sizeof folder));
     TRY(json_parse_file(path, ORDER_MAX_BYTES, &root));
-    int rc = apply_sets(root, sets, n_sets);
-    if (rc >= 0)
-        rc = json_object(root, "$", &object);
-    if (rc >= 0)
-        rc = cJSON_GetObjectItemCaseSensitive(root, "layers")
-                 ? model_parse(root, "$", out_model)
-                 : config_parse_model(&object, folder, out_model);
+    if (cJSON_GetObjectItemCaseSensitive(root, "layers")) {
+        int rc = parse_model_file(path, root, sets, n_sets, out_model);
+        cJSON_Delete(root);
+        return rc;
+    }
+    int rc = parse_tree(path, root, folder, sets, n_sets, CONFIG_WITHOUT_DATA, &config);
     cJSON_Delete(root);
-    return rc < 0 ? err_context(blame_sets(rc, sets, n_sets), "%s", path) : 0;
+    TRY(rc);
+    *out_model = config.order.model;
+    memset(&config.order.model, 0, sizeof config.order.model); /* the caller's now */
+    config_done(&config);
+    return 0;
 }

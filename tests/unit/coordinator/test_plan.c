@@ -248,8 +248,44 @@ Test(plan, describes_itself) {
     cr_expect(strstr(text.data, "a save every 1000 steps"), "%s", text.data);
     cr_expect(strstr(text.data, "1.0: <a0"), "%s", text.data);
     buf_done(&text);
+    cJSON *root = plan_describe_json(&plan, &config);
+    const cJSON *stage = cJSON_GetObjectItem(root, "stages")->child;
+    const cJSON *edge = cJSON_GetObjectItem(stage, "edges")->child;
+    cr_expect_eq(cJSON_GetArraySize(cJSON_GetObjectItem(stage, "layers")), 4);
+    cr_expect_eq(cJSON_GetObjectItem(edge, "to_stage")->valuedouble, 1);
+    cr_expect_eq(cJSON_GetObjectItem(edge, "forward_bytes")->valuedouble, 512);
+    cr_expect_eq(cJSON_GetObjectItem(edge, "backward_bytes")->valuedouble, 512);
+    cJSON_Delete(root);
     plan_done(&plan);
     config_done(&config);
+}
+
+static void describes(const ConfigSet *sets, int n_sets, const char *words, const char *not_these) {
+    JobConfig config = load(sets, n_sets);
+    Plan plan = make(&config, NULL);
+    Buf text;
+    buf_init(&text, 0);
+    cr_assert_eq(plan_describe(&plan, &config, false, &text), 0);
+    cr_expect(strstr(text.data, words), "'%s' is not in %s", words, text.data);
+    cr_expect_null(strstr(text.data, not_these), "'%s' is in %s", not_these, text.data);
+    buf_done(&text);
+    plan_done(&plan);
+    config_done(&config);
+}
+
+/* The words fit the job. */
+Test(plan, describes_small_jobs) {
+    static const ConfigSet shorter[] = {{"steps", "96"}};
+    static const ConfigSet often[] = {{"save.every_steps", "1"}};
+    static const ConfigSet idle[] = {{"plan.replicas", "9"}};
+    static const ConfigSet one_idle[] = {{"plan.replicas", "2"}, {"micro_batch", "32"}};
+    static const ConfigSet busy[] = {{"plan.replicas", "4"}};
+    describes(shorter, 1, "held; a save at the end\n", "1000");
+    describes(shorter, 1, "in 1 stage; 1 worker\n", "as given");
+    describes(often, 1, "a save every step\n", "1 steps");
+    describes(idle, 1, "nothing to do for replicas 4 to 8: there are only 4 micro-batches", "1 of");
+    describes(one_idle, 2, "nothing to do for replica 1: there is only 1 micro-batch;", "1 of");
+    describes(busy, 1, "4 replicas", "nothing to do");
 }
 
 /* ---- asking the worker ---- */
