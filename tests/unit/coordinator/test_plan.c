@@ -84,6 +84,26 @@ Test(plan, balances_by_measured_time) {
     config_done(&config);
 }
 
+/* The second hidden value is 16 wide, the third 4: where both cuts take as long but for 1 %, the
+ * narrow one goes through the relay; where the wide one is faster, it does. */
+Test(plan, near_ties_move_fewer_bytes) {
+    static const ConfigSet narrow[] = {{"plan.stages", "2"},
+                                       {"model.options.hidden", "[16, 16, 4]"}};
+    double forward[8] = {1, 0, 100, 0, 2, 0, 100, 0};
+    double backward[8] = {0};
+    Profile profile = {8, forward, backward, "avx2"};
+    JobConfig config = load(narrow, 2);
+    Plan plan = make(&config, &profile);
+    cr_expect_eq(plan.spec.ends[0], 5, "ends after %d layers", plan.spec.ends[0]);
+    plan_done(&plan);
+    forward[4] = 10;
+    forward[6] = 60;
+    plan = make(&config, &profile);
+    cr_expect_leq(plan.spec.ends[0], 4, "ends after %d layers", plan.spec.ends[0]);
+    plan_done(&plan);
+    config_done(&config);
+}
+
 Test(plan, replicas_share_the_micro_batches) {
     static const ConfigSet sets[] = {{"plan.cut", "[4]"}, {"plan.replicas", "[1, 2]"}};
     JobConfig config = load(sets, 2);
@@ -321,6 +341,19 @@ Test(profile, asks_the_worker) {
     cr_assert_eq(plan_profile(&config, path, 20000, NULL, &profile), 0, "%s", err_text());
     cr_expect_eq(profile.n_layers, 0);
     cr_expect_str_eq(profile.isa, "avx2");
+    unlink(path);
+    config_done(&config);
+}
+
+/* The limits are those of the plan that will run: the one that measuring goes by may break them. */
+Test(profile, measures_under_any_limit) {
+    static const ConfigSet tight[] = {{"plan.stages", "2"}, {"limits.relay", "1kB"}};
+    JobConfig config = load(tight, 2);
+    Profile profile;
+    const char *path = fake("cat >/dev/null; echo '{\"isa\":\"sse41\",\"layers\":["
+                            "{\"forward_us\":1.5,\"backward_us\":2}]}'");
+    cr_assert_eq(plan_profile(&config, path, 20000, NULL, &profile), 0, "%s", err_text());
+    profile_done(&profile);
     unlink(path);
     config_done(&config);
 }
