@@ -123,8 +123,10 @@ static int parse_batch(JsonObject *root, unsigned flags, Order *order) {
     int64_t micro = 0;
     TRY(json_get_i64(root, "batch", 1, INT32_MAX, &order->batch));
     if (!(flags & CONFIG_WITHOUT_DATA) && order->batch > order->train_samples)
-        return err_set(ERR_ARGUMENT, "$.batch: %lld, but there are only %lld samples",
-                       (long long)order->batch, (long long)order->train_samples);
+        return err_set(ERR_ARGUMENT, "$.batch: %lld, but there %s only %lld %s",
+                       (long long)order->batch, text_plural(order->train_samples, "is", "are"),
+                       (long long)order->train_samples,
+                       text_plural(order->train_samples, "sample", "samples"));
     micro = order->batch;
     TRY(json_opt_i64(root, "micro_batch", 1, order->batch, &micro));
     int64_t n_micro = order_steps_per_epoch(order->batch, micro);

@@ -3,6 +3,7 @@
 
 #include "coordinator/config_parts.h"
 #include "core/err.h"
+#include "core/text.h"
 #include "storage/dataset.h"
 
 /* The sizes the model gives to valid inputs and targets; 0: it does not say. */
@@ -141,8 +142,9 @@ int config_check_eval_samples(Order *order, int64_t samples, const char *path) {
     if (samples == 0)
         return 0;
     if (order->eval.samples > 0 && samples > order->eval_samples)
-        return err_set(ERR_ARGUMENT, "%s: %lld, but the evaluation data has %lld samples", path,
-                       (long long)samples, (long long)order->eval_samples);
+        return err_set(ERR_ARGUMENT, "%s: %lld, but the evaluation data has %lld %s", path,
+                       (long long)samples, (long long)order->eval_samples,
+                       text_plural(order->eval_samples, "sample", "samples"));
     order->eval_samples = samples;
     order->eval.samples = samples;
     return 0;

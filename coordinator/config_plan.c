@@ -109,8 +109,9 @@ static int parse_cut(JsonObject *object, const Model *model, PlanRequest *plan) 
     if (plan->n_stages == 0)
         plan->n_stages = 1;
     if (plan->n_stages > model->n_layers)
-        return err_set(ERR_INFEASIBLE, "%s.stages: %d stages, but model '%s' has only %d layers",
-                       object->path, plan->n_stages, model->name, model->n_layers);
+        return err_set(ERR_INFEASIBLE, "%s.stages: %d stages, but model '%s' has only %d %s",
+                       object->path, plan->n_stages, model->name, model->n_layers,
+                       text_plural(model->n_layers, "layer", "layers"));
     return 0;
 }
 

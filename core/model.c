@@ -185,7 +185,8 @@ static int check_name(const Model *model, LayerKind kind, const char *name) {
 static int check_inputs(const Model *model, LayerKind kind, const int32_t *inputs, int n_inputs) {
     int expected = model_infer_n_inputs(kind);
     if (n_inputs != expected)
-        return err_set(ERR_ARGUMENT, "%d inputs, expected %d", n_inputs, expected);
+        return err_set(ERR_ARGUMENT, "%d %s, expected %d", n_inputs,
+                       text_plural(n_inputs, "input", "inputs"), expected);
     for (int i = 0; i < n_inputs; i++)
         if (inputs[i] < 0 || inputs[i] >= model->n_values)
             return err_set(ERR_ARGUMENT, "input value %d, expected one below %d", inputs[i],

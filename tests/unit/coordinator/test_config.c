@@ -145,7 +145,8 @@ Test(config, refuses_wrong_types_and_units) {
 Test(config, refuses_what_does_not_fit_together) {
     refuse("steps", "3", ERR_ARGUMENT, "exactly one of the keys 'steps' and 'epochs'");
     refuse("epochs", "null", ERR_ARGUMENT, "exactly one of the keys 'steps' and 'epochs'");
-    refuse("batch", "200", ERR_ARGUMENT, "only 100 samples");
+    refuse("batch", "200", ERR_ARGUMENT, "there are only 100 samples");
+    refuse("data.train.samples", "1", ERR_ARGUMENT, "there is only 1 sample");
     refuse("micro_batch", "33", ERR_ARGUMENT, "$.micro_batch");
     refuse("evaluate", "{\"every_steps\": 1, \"every_epochs\": 1}", ERR_ARGUMENT, "at most one");
     refuse("evaluate.samples", "51", ERR_ARGUMENT, "50 samples");

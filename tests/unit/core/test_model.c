@@ -162,7 +162,7 @@ Test(model, refuses_wrong_names_and_inputs) {
     cr_expect_lt(model_add(&model, LAYER_RELU, "a/b", &input, 1, NULL, NULL), 0);
     cr_expect_lt(model_add(&model, LAYER_N_KINDS, "b", &input, 1, NULL, NULL), 0);
     cr_expect_lt(model_add(&model, LAYER_ADD, "b", &input, 1, NULL, NULL), 0);
-    cr_expect(strstr(err_text(), "1 inputs, expected 2"), "%s", err_text());
+    cr_expect(strstr(err_text(), "1 input, expected 2"), "%s", err_text());
     cr_expect_lt(model_add(&model, LAYER_RELU, "b", &(int32_t){3}, 1, NULL, NULL), 0);
     cr_expect_lt(model_add(&model, LAYER_RELU, "b", &(int32_t){-1}, 1, NULL, NULL), 0);
     char longest[84];
@@ -299,7 +299,7 @@ Test(model, refuses_json_with_path_and_nearest_name) {
         {DATA("[4]") "{'name':'a','kind':'relu','inputs':[3]}" LOSS, {"layers[0].inputs[0]", ""}},
         {DATA("[4]") "{'name':'a','kind':'relu','inputs':'input'}" LOSS,
          {"layers[0].inputs", "array"}},
-        {DATA("[4]") "{'name':'a','kind':'add'}" LOSS, {"layers[0]", "1 inputs, expected 2"}},
+        {DATA("[4]") "{'name':'a','kind':'add'}" LOSS, {"layers[0]", "1 input, expected 2"}},
         {DATA("[4]") "{'name':'a','kind':'relu'},{'name':'a','kind':'relu'}" LOSS,
          {"layers[1]", "taken"}},
         {DATA("[2,4]") "{'name':'a','kind':'relu'}" LOSS, {"layer 'loss'", "ask for (2)"}},
