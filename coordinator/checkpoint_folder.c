@@ -113,8 +113,11 @@ int checkpoint_latest_before(const char *checkpoints, int64_t before,
     if (rc >= 0)
         rc = text_copy(out_directory, ORDER_PATH_BYTES, path);
     else if (n_seen > 0) /* the oldest one's reason is the note so far */
-        rc = err_context(ERR_NOT_FOUND, "none of the %zu checkpoints in '%s' is sound", n_seen,
-                         checkpoints);
+        rc = n_seen == 1
+                 ? err_context(ERR_NOT_FOUND, "the only checkpoint in '%s' is not sound",
+                               checkpoints)
+                 : err_context(ERR_NOT_FOUND, "none of the %zu checkpoints in '%s' is sound",
+                               n_seen, checkpoints);
     else
         rc = err_set(ERR_NOT_FOUND, "there is no %scheckpoint in '%s'", list.n > 0 ? "other " : "",
                      checkpoints);

@@ -102,13 +102,14 @@ static int find_job(const char *checkpoint, char *out_path, size_t out_bytes) {
     static const char *const places[] = {"%s/job.json", "%s/../job.json", "%s/../../job.json"};
     char resolved[PATH_MAX];
     char path[PATH_MAX + 32];
+    char found[PATH_MAX];
     if (!realpath(checkpoint, resolved))
         return err_set(ERR_NOT_FOUND, "there is no checkpoint '%s'", checkpoint);
     for (int i = 0; i < 3; i++) {
         const char *behind = places[i] + 2;
         snprintf(path, sizeof path, "%s%s", resolved, behind);
-        if (access(path, R_OK) == 0)
-            return text_copy(out_path, out_bytes, path);
+        if (access(path, R_OK) == 0 && realpath(path, found)) /* errors name it without "/../" */
+            return text_copy(out_path, out_bytes, found);
     }
     return err_set(ERR_NOT_FOUND, "no job.json stands beside '%s'; name the job with --job",
                    checkpoint);
@@ -128,7 +129,9 @@ static int load_eval(const CliArgs *args, const char *job, JobConfig *config) {
     TRY(config_load(job, sets, args->n_sets + N_WHOLE, 0, config));
     if (!config->order.has_eval) {
         config_done(config);
-        return err_set(ERR_ARGUMENT, "%s: the job has no evaluation data ($.data.eval)", job);
+        return err_set(ERR_ARGUMENT,
+                       "%s: the job has no evaluation data; give some with --set data.eval={...}",
+                       job);
     }
     config->order.eval_only = true;
     return 0;
@@ -144,8 +147,9 @@ static void print_eval(const CliArgs *args, const ConductResult *result, int64_t
         cli_print_json(object);
         return;
     }
-    printf("loss %.6g  accuracy %.6f  (%lld samples, after %lld steps)\n", result->eval_loss,
-           result->eval_accuracy, (long long)samples, (long long)result->step);
+    printf("loss %.6g  accuracy %.6f  (%lld %s, after %lld %s)\n", result->eval_loss,
+           result->eval_accuracy, (long long)samples, text_plural(samples, "sample", "samples"),
+           (long long)result->step, text_plural(result->step, "step", "steps"));
 }
 
 int cli_eval(const CliArgs *args, int *out_error) {
@@ -196,7 +200,7 @@ int cli_plan(const CliArgs *args, int *out_error) {
         return setup_failed(rc, out_error);
     buf_init(&text, 0);
     if (args->json) {
-        rc = cli_print_json(plan_to_json(&plan));
+        rc = cli_print_json(plan_describe_json(&plan, &config));
     } else {
         rc = plan_describe(&plan, &config, !args->brief, &text);
         if (rc >= 0)

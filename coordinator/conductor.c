@@ -256,7 +256,7 @@ static int prepare_resume(Conductor *conductor) {
     manifest_done(&manifest);
     if (conductor->resume_step > order->n_steps && !order->eval_only)
         return err_set(
-            ERR_ARGUMENT, "checkpoint '%s' stands at step %lld, behind the job's last (%lld)",
+            ERR_ARGUMENT, "checkpoint '%s' stands at step %lld, beyond the job's end (%lld)",
             conductor->resume_folder, (long long)conductor->resume_step, (long long)order->n_steps);
     return 0;
 }

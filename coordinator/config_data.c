@@ -3,6 +3,7 @@
 
 #include "coordinator/config_parts.h"
 #include "core/err.h"
+#include "core/text.h"
 #include "storage/dataset.h"
 
 /* The sizes the model gives to valid inputs and targets; 0: it does not say. */
@@ -81,12 +82,22 @@ static int check_form(const Dataset *dataset, const Model *model, const char *pa
     return 0;
 }
 
+/* What the examples read comes with a package. */
+static int name_package(int rc, const DataSpec *data) {
+    static const char folder[] = "/usr/share/datasets/fashion-mnist/";
+    ErrNote note;
+    err_copy(&note);
+    if (rc != ERR_NOT_FOUND || strncmp(data->input_path, folder, sizeof folder - 1) != 0)
+        return rc;
+    return err_set(rc, "%s (apt-get install dataset-fashion-mnist brings it)", note.text);
+}
+
 static int look_at_files(const DataSpec *data, const Model *model, const char *path,
                          int64_t *out_samples) {
     Dataset *dataset = NULL;
     int rc = dataset_open(data, true, true, &dataset);
     if (rc < 0)
-        return err_context(rc, "%s", path);
+        return err_context(name_package(rc, data), "%s", path);
     rc = check_form(dataset, model, path);
     *out_samples = dataset_samples(dataset);
     dataset_close(dataset);
@@ -131,8 +142,9 @@ int config_check_eval_samples(Order *order, int64_t samples, const char *path) {
     if (samples == 0)
         return 0;
     if (order->eval.samples > 0 && samples > order->eval_samples)
-        return err_set(ERR_ARGUMENT, "%s: %lld, but the evaluation data has %lld samples", path,
-                       (long long)samples, (long long)order->eval_samples);
+        return err_set(ERR_ARGUMENT, "%s: %lld, but the evaluation data has %lld %s", path,
+                       (long long)samples, (long long)order->eval_samples,
+                       text_plural(order->eval_samples, "sample", "samples"));
     order->eval_samples = samples;
     order->eval.samples = samples;
     return 0;

@@ -44,6 +44,17 @@ static int model_of_zoo(JsonObject *object, const char *path, Model *out_model) 
     return zoo_build(name, options, options_path, out_model);
 }
 
+static int check_form(const cJSON *model, const char *path) {
+    static const char *const forms[] = {"zoo", "file", "layers"};
+    int n = 0;
+    for (int i = 0; i < 3; i++)
+        n += cJSON_GetObjectItemCaseSensitive(model, forms[i]) != NULL;
+    if (n != 1)
+        return err_set(ERR_FORMAT,
+                       "%s: expected exactly one of the keys 'zoo', 'file' and 'layers'", path);
+    return 0;
+}
+
 int config_parse_model(JsonObject *root, const char *folder, Model *out_model) {
     const cJSON *value = NULL;
     char path[JSON_PATH_BYTES];
@@ -51,15 +62,12 @@ int config_parse_model(JsonObject *root, const char *folder, Model *out_model) {
     const char *file = NULL;
     TRY(json_get(root, "model", &value, path));
     TRY(json_object(value, path, &object));
+    TRY(check_form(value, path));
     if (cJSON_GetObjectItemCaseSensitive(value, "layers"))
         return model_parse(value, path, out_model);
-    int is_file = json_opt_string(&object, "file", &file);
-    TRY(is_file);
-    if (is_file) {
-        TRY(json_end(&object));
-        return model_of_file(file, folder, path, out_model);
-    }
     if (cJSON_GetObjectItemCaseSensitive(value, "zoo"))
         return model_of_zoo(&object, path, out_model);
-    return err_set(ERR_FORMAT, "%s: expected one of the keys 'zoo', 'file' and 'layers'", path);
+    TRY(json_get_string(&object, "file", &file));
+    TRY(json_end(&object));
+    return model_of_file(file, folder, path, out_model);
 }

@@ -15,6 +15,7 @@ static int profile_whole(const JobConfig *config, const char *worker_path, int64
     whole.plan.ends = NULL;
     whole.plan.replicas = &one;
     whole.plan.recompute = &no;
+    whole.relay_limit_bytes = INT64_MAX; /* the plan that will run has to fit, not this one */
     TRY(plan_make(&whole, NULL, &plan));
     Order order = config->order;
     order.plan = plan.spec;

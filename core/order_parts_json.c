@@ -245,8 +245,8 @@ static int parse_normalization(JsonObject *object, DataSpec *data) {
     TRY(parse_floats(object, "mean", data->mean, &n_mean));
     TRY(parse_floats(object, "std", data->std, &n_std));
     if (n_mean != n_std)
-        return err_set(ERR_ARGUMENT, "%s: mean has %d entries and std %d; they must be as many",
-                       object->path, n_mean, n_std);
+        return err_set(ERR_ARGUMENT, "%s: mean has %d %s and std %d; they must be as many",
+                       object->path, n_mean, text_plural(n_mean, "entry", "entries"), n_std);
     for (int i = 0; i < n_std; i++) {
         if (!(data->std[i] > 0))
             return err_set(ERR_ARGUMENT, "%s.std[%d]: %g is not above 0", object->path, i,
@@ -310,7 +310,7 @@ int order_parse_data(const cJSON *value, const char *path, DataSpec *out_data) {
 static cJSON *floats_to_json(const float *values, int n) {
     double numbers[ORDER_MAX_CHANNELS];
     for (int i = 0; i < n; i++)
-        numbers[i] = (double)values[i];
+        numbers[i] = text_decimal_f32(values[i]);
     return cJSON_CreateDoubleArray(numbers, n);
 }
 

@@ -104,24 +104,60 @@ static int parse_units(const char *text, const Unit *units, const char *expected
     return 0;
 }
 
+static const Unit duration_units[] = {{"ms", 1},      {"s", 1000},     {"m", 60000},
+                                      {"h", 3600000}, {"d", 86400000}, {NULL, 0}};
+static const Unit size_units[] = {{"B", 1},
+                                  {"kB", 1000},
+                                  {"MB", 1000000},
+                                  {"GB", 1000000000},
+                                  {"TB", 1000000000000},
+                                  {"KiB", INT64_C(1) << 10},
+                                  {"MiB", INT64_C(1) << 20},
+                                  {"GiB", INT64_C(1) << 30},
+                                  {"TiB", INT64_C(1) << 40},
+                                  {NULL, 0}};
+
 int text_parse_duration_ms(const char *text, int64_t *out_ms) {
-    static const Unit units[] = {{"ms", 1},      {"s", 1000},     {"m", 60000},
-                                 {"h", 3600000}, {"d", 86400000}, {NULL, 0}};
-    return parse_units(text, units, "a duration such as 250ms, 10s, 10m, 2h or 1d", out_ms);
+    return parse_units(text, duration_units, "a duration such as 250ms, 10s, 10m, 2h or 1d",
+                       out_ms);
 }
 
 int text_parse_bytes(const char *text, int64_t *out_bytes) {
-    static const Unit units[] = {{"B", 1},
-                                 {"kB", 1000},
-                                 {"MB", 1000000},
-                                 {"GB", 1000000000},
-                                 {"TB", 1000000000000},
-                                 {"KiB", INT64_C(1) << 10},
-                                 {"MiB", INT64_C(1) << 20},
-                                 {"GiB", INT64_C(1) << 30},
-                                 {"TiB", INT64_C(1) << 40},
-                                 {NULL, 0}};
-    return parse_units(text, units, "a size such as 512B, 4KiB, 2GiB or 10MB", out_bytes);
+    return parse_units(text, size_units, "a size such as 512B, 4KiB, 2GiB or 10MB", out_bytes);
+}
+
+/* The largest unit of which the value is a whole number. */
+static const char *format_exact(int64_t value, const Unit *units, char *buf, size_t buf_bytes) {
+    const Unit *best = units;
+    for (const Unit *unit = units; unit->name && value > 0; unit++) {
+        if (value % unit->factor == 0 && unit->factor > best->factor)
+            best = unit;
+    }
+    snprintf(buf, buf_bytes, "%lld%s", (long long)(value / best->factor), best->name);
+    return buf;
+}
+
+const char *text_exact_bytes(int64_t bytes, char *buf, size_t buf_bytes) {
+    return format_exact(bytes, size_units, buf, buf_bytes);
+}
+
+const char *text_exact_duration(int64_t ms, char *buf, size_t buf_bytes) {
+    return format_exact(ms, duration_units, buf, buf_bytes);
+}
+
+double text_decimal_f32(float value) {
+    for (int digits = 1; digits < 9; digits++) {
+        char text[32];
+        double number;
+        snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        if (text_parse_f64(text, &number) >= 0 && (float)number == value)
+            return number;
+    }
+    return (double)value;
+}
+
+const char *text_plural(int64_t n, const char *one, const char *many) {
+    return n == 1 ? one : many;
 }
 
 const char *text_format_bytes(int64_t bytes, char *buf, size_t buf_bytes) {

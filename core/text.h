@@ -16,6 +16,14 @@ int text_parse_duration_ms(const char *text, int64_t *out_ms);
 int text_parse_bytes(const char *text, int64_t *out_bytes);
 const char *text_format_bytes(int64_t bytes, char *buf, size_t buf_bytes); /* "1.5 MiB" */
 const char *text_format_duration(int64_t ms, char *buf, size_t buf_bytes); /* "1m 20s" */
+/* The same exactly, as the parsers read it, in the unit that makes the number least: "90s", "1GiB";
+ * for values from 0. */
+const char *text_exact_bytes(int64_t bytes, char *buf, size_t buf_bytes);
+const char *text_exact_duration(int64_t ms, char *buf, size_t buf_bytes);
+/* The number with the fewest digits that reads back as the same float: 0.1, not 0.10000000149. */
+double text_decimal_f32(float value);
+/* The word that goes with a number: "1 stage", "2 stages". */
+const char *text_plural(int64_t n, const char *one, const char *many);
 
 /* The one of `names` with the least edit distance to `text`; NULL when none is near (distance
  * more than a third of the longer one, at least 2). */

@@ -292,7 +292,15 @@ Test(cli_output, eval_mlp, .init = e2e_enter, .fini = e2e_leave) {
     run_text(E2E_ARGS("eval", "one", "--job", "none.json"), 2);
     cr_assert(strstr(
         run_text(E2E_ARGS("eval", "one", "--set", "data.eval=null", "--set", "evaluate=null"), 2),
-        "no evaluation data"));
+        "no evaluation data; give some"));
+    const char *note =
+        run_text(E2E_ARGS("eval", "one/checkpoints/80", "--set", "data.eval=null"), 2);
+    cr_assert(strstr(note, "one/job.json") && !strstr(note, ".."), "%s", note);
+    cr_assert(strstr(note, "evaluate=null"), "%s", note);
+    note = run_text(E2E_ARGS("train", e2e_job("mlp", e2e_mlp), "--resume", "one/checkpoints/80",
+                             "--out", "shorter", "--set", "steps=20"),
+                    2);
+    cr_assert(strstr(note, "stands at step 80, beyond the job's end (20)"), "%s", note);
 }
 
 Test(cli_output, eval_cnn, .init = e2e_enter, .fini = e2e_leave) {

@@ -411,6 +411,15 @@ static void expect_latest(int64_t want) {
         cr_assert_str_eq(directory, temp_path(name));
 }
 
+Test(checkpoint, the_only_one_is_not_sound, .init = temp_enter, .fini = temp_leave) {
+    Model model = make_model();
+    cr_assert_eq(commit(&(Run){.n_stages = 1, .step = 11}, &model), 0);
+    cr_assert_eq(truncate(temp_path("11/manifest.json"), 40), 0);
+    expect_latest(-1);
+    cr_expect(strstr(err_text(), "the only checkpoint in "), "%s", err_text());
+    model_done(&model);
+}
+
 Test(checkpoint, latest_passes_over_what_is_not_sound, .init = temp_enter, .fini = temp_leave) {
     Model model = make_model();
     char directory[ORDER_PATH_BYTES];

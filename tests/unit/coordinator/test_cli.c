@@ -119,7 +119,8 @@ Test(cli, model_inspect) {
     const char *path = job_path();
     cr_expect_eq(run("model", "inspect", path, NULL), 0, "%s", complained);
     SAYS(printed, "fc1");
-    SAYS(printed, "4 layers, 195 parameters");
+    SAYS(printed, "4 layers, 195 parameters, 0 in buffers");
+    SAYS(printed, "        256\n"); /* 2 * 8 * 16 FLOP: no column mixes 256 and 2.56e+02 */
     cr_expect_eq(run("model", "inspect", path, "--json", "--set", "model.options.classes=5", NULL),
                  0);
     cJSON *root = NULL;
@@ -127,10 +128,33 @@ Test(cli, model_inspect) {
     cr_expect_eq(cJSON_GetArraySize(cJSON_GetObjectItem(root, "layers")), 4);
     cr_expect_float_eq(cJSON_GetObjectItem(root, "parameters")->valuedouble, 229, 0);
     cJSON_Delete(root);
+    cr_expect_eq(run("model", "inspect", path, "--set", "batchs=3", NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "unknown key 'batchs' (did you mean 'batch'?)");
+    cr_expect_eq(run("model", "inspect", path, "--set", "batch=-3", NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "$.batch");
+    cr_expect_eq(run("model", "inspect", path, "--set",
+                     "data.train={\"kind\": \"idx\", \"inputs\": \"none\", \"targets\": \"none\"}",
+                     NULL),
+                 0, "the data files need not be there: %s", complained);
     cr_expect_eq(run("model", "inspcet", path, NULL), EXIT_CODE_USAGE);
     SAYS(complained, "inspect");
     cr_expect_eq(run("model", "inspect", "/no/such.json", NULL), EXIT_CODE_USAGE);
     SAYS(complained, "/no/such.json");
+}
+
+/* As PyTorch counts them: running statistics are no parameters. */
+Test(cli, statistics_are_buffers) {
+    static const char set[] =
+        "model={\"zoo\": \"cnn\", \"options\": {\"channels\": [4], \"blocks\": 1}}";
+    const char *path = job_path();
+    cr_expect_eq(run("model", "inspect", path, "--set", set, NULL), 0, "%s", complained);
+    SAYS(printed, "398 parameters, 24 in buffers (running statistics)");
+    cr_expect_eq(run("model", "inspect", path, "--set", set, "--json", NULL), 0);
+    SAYS(printed, "\"parameters\":398,\"buffers\":24,");
+    SAYS(printed, "\"kind\":\"batchnorm\",\"shape\":[4,28,28],\"parameters\":8,\"buffers\":8");
+    setenv("FUNCPIPE_WORKER", "/bin/false", 1);
+    cr_expect_eq(run("plan", path, "--set", set, "--set", "plan.isa=avx2", NULL), 0);
+    SAYS(printed, "398 parameters, 24 in buffers, 1 replica");
 }
 
 Test(cli, plan) {
@@ -143,6 +167,8 @@ Test(cli, plan) {
     cr_expect_null(strstr(printed, "F0"));
     cr_expect_eq(run("plan", path, "--json", "--set", "plan.isa=avx2", NULL), 0);
     SAYS(printed, "\"workers\":[{\"stage\":0");
+    SAYS(printed, "\"stages\":[{\"stage\":0,\"layers\":[\"fc1\",\"relu1\",\"fc2\",\"loss\"],");
+    SAYS(printed, "\"parameters\":195,\"buffers\":0,\"replicas\":1,\"edges\":[]}]");
     cr_expect_eq(run("plan", path, "--set", "plan.stages=9", NULL), EXIT_CODE_INFEASIBLE);
     SAYS(complained, "--set plan.stages=9");
     cr_expect_eq(run("plan", path, "--set", "plan.isa=auto", NULL), EXIT_CODE_FAILED);

@@ -151,7 +151,7 @@ Test(order, data_errors_name_the_path) {
     expect_data_error("{\"kind\":\"tokens\",\"path\":\"a\",\"contxt\":8}", ERR_FORMAT,
                       "$.data: the key 'context' is missing (is 'contxt' meant to be it?)");
     expect_data_error("{\"kind\":\"idx\",\"inputs\":\"a\",\"targets\":\"b\",\"mean\":[0]}",
-                      ERR_ARGUMENT, "$.data: mean has 1 entries and std 0; they must be as many");
+                      ERR_ARGUMENT, "$.data: mean has 1 entry and std 0; they must be as many");
     expect_data_error("{\"kind\":\"idx\",\"inputs\":\"a\",\"targets\":\"b\",\"mean\":[0,0],"
                       "\"std\":[1,0]}",
                       ERR_ARGUMENT, "$.data.std[1]: 0 is not above 0");

@@ -182,6 +182,43 @@ Test(text, format_duration) {
     cr_assert_eq(strlen(text_format_duration(80000, buf, 4)), 3);
 }
 
+/* Exact, in the largest unit that can say it, and read back. */
+Test(text, exact_units) {
+    static const struct {
+        int64_t value;
+        const char *bytes, *duration;
+    } rows[] = {{0, "0B", "0ms"},
+                {1, "1B", "1ms"},
+                {1500, "1500B", "1500ms"},
+                {300000, "300kB", "5m"},
+                {90000, "90kB", "90s"},
+                {3600000, "3600kB", "1h"},
+                {1073741824, "1GiB", "1073741824ms"},
+                {1073741825, "1073741825B", "1073741825ms"},
+                {10000000, "10MB", "10000s"},
+                {864000000, "864MB", "10d"}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char buf[32];
+        int64_t back = -1;
+        cr_expect_str_eq(text_exact_bytes(rows[i].value, buf, sizeof buf), rows[i].bytes);
+        cr_expect_eq(text_parse_bytes(buf, &back), 0);
+        cr_expect_eq(back, rows[i].value);
+        cr_expect_str_eq(text_exact_duration(rows[i].value, buf, sizeof buf), rows[i].duration);
+        cr_expect_eq(text_parse_duration_ms(buf, &back), 0);
+        cr_expect_eq(back, rows[i].value);
+    }
+}
+
+Test(text, decimals_and_plurals) {
+    cr_expect_eq(text_decimal_f32(0.286F), 0.286);
+    cr_expect_eq(text_decimal_f32(0.1F), 0.1);
+    cr_expect_eq(text_decimal_f32(1.0F / 3), 0.33333334);
+    cr_expect_eq(text_decimal_f32(-2.0F), -2);
+    cr_expect_str_eq(text_plural(1, "stage", "stages"), "stage");
+    cr_expect_str_eq(text_plural(0, "stage", "stages"), "stages");
+    cr_expect_str_eq(text_plural(2, "stage", "stages"), "stages");
+}
+
 Test(text, nearest_name) {
     static const char *const names[] = {"batch", "epochs", "learning_rate", "lr", "schedule"};
     enum { N = sizeof names / sizeof names[0] };
