@@ -38,6 +38,7 @@ static void print_train(const CliArgs *args, const char *out, const ConductResul
             cJSON_AddItemToObject(object, "eval_loss", number_or_null(result->eval_loss));
             cJSON_AddItemToObject(object, "eval_accuracy", number_or_null(result->eval_accuracy));
         }
+        cJSON_AddNumberToObject(object, "skipped", (double)result->n_skipped);
         cJSON_AddNumberToObject(object, "restarts", (double)result->n_restarts);
         cJSON_AddStringToObject(object, "out", out);
         cli_print_json(object);
@@ -46,12 +47,18 @@ static void print_train(const CliArgs *args, const char *out, const ConductResul
     printf("%s after %lld steps", job_state_name(result->state), (long long)result->step);
     if (isfinite(result->loss))
         printf(", loss %.4g", result->loss);
+    else if (result->n_skipped > 0)
+        printf(", loss not finite");
     if (result->has_eval)
         printf(", evaluation: loss %.4g, accuracy %.4f", result->eval_loss, result->eval_accuracy);
     if (result->n_restarts > 0)
         printf(", %lld restart%s", (long long)result->n_restarts,
                result->n_restarts == 1 ? "" : "s");
-    printf("\noutputs in %s\n", out);
+    printf("\n");
+    if (result->n_skipped > 0)
+        printf("%lld of %lld updates were skipped: loss or gradients were not finite\n",
+               (long long)result->n_skipped, (long long)result->step);
+    printf("outputs in %s\n", out);
     if (result->saved_step >= 0)
         printf("checkpoint %s/checkpoints/%lld\n", out, (long long)result->saved_step);
     fflush(stdout);

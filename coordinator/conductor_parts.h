@@ -100,7 +100,8 @@ typedef struct Conductor {
     SavedPart *parts; /* of the saves that are not committed yet */
     size_t n_parts, cap_parts;
     int64_t last_row_ns, n_rows;
-    double sample_s; /* seconds a sample, smoothed; 0: not known yet */
+    int64_t n_skipped; /* steps skipped in this run */
+    double sample_s;   /* seconds a sample, smoothed; 0: not known yet */
 } Conductor;
 
 int64_t conductor_now_ms(void);

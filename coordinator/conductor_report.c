@@ -21,12 +21,29 @@ static double finite_or_nan(double value) {
     return isnan(value) ? NAN : value;
 }
 
+/* The first one is told, then each time their number has doubled. */
+static void tell_skipped(Conductor *conductor, int64_t step) {
+    int64_t n = ++conductor->n_skipped;
+    char members[96];
+    if ((n & (n - 1)) != 0)
+        return;
+    snprintf(members, sizeof members, "\"step\":%lld,\"skipped\":%lld", (long long)step,
+             (long long)conductor->result->n_skipped);
+    check(conductor, outputs_event(conductor->outputs, "update_skipped", NULL, "%s", members));
+    progress_say_with(&conductor->progress, "update_skipped", members,
+                      "the update of step %lld was skipped: loss or gradients were not finite "
+                      "(%lld skipped so far)",
+                      (long long)step, (long long)conductor->result->n_skipped);
+}
+
 static void take_step(Conductor *conductor, const WatchReport *report) {
     const Order *order = &conductor->order;
     int64_t step = report->step;
     int64_t rows = order_batch_rows(order->train_samples, order->batch, step);
     double seconds = (double)(report->now_ns - conductor->last_row_ns + 1) / 1e9;
     bool stop = (report->decision & DECISION_STOP) != 0;
+    /* As the workers see it; what they report was skipped before this step. */
+    bool skipped = !isfinite(report->loss_sum) || !isfinite(report->grad_norm);
     MetricsRow row = {
         .step = step,
         .epoch = step / order_steps_per_epoch(order->train_samples, order->batch),
@@ -34,7 +51,7 @@ static void take_step(Conductor *conductor, const WatchReport *report) {
         .lr = order_lr(&order->update, step, order->n_steps),
         .grad_norm = report->grad_norm,
         .samples_per_s = (double)rows / seconds,
-        .skipped = report->skipped,
+        .skipped = report->skipped + skipped,
         .wants_eval = !stop && order_eval_due(order, step)};
     conductor->last_row_ns = report->now_ns;
     /* The first step's time holds the workers' start: it is given no weight once there are more. */
@@ -43,13 +60,17 @@ static void take_step(Conductor *conductor, const WatchReport *report) {
     else
         conductor->sample_s = seconds / (double)rows;
     conductor->result->loss = row.loss;
+    conductor->result->n_skipped = row.skipped;
     conductor->result->step = step + 1;
     check(conductor, outputs_row(conductor->outputs, &row));
+    if (skipped && !order->update.stop_on_nonfinite)
+        tell_skipped(conductor, step);
     JobEvent event = {.kind = JOB_EV_STEP,
                       .step = step,
                       .decision = report->decision,
                       .save_due = order_save_due(order, step),
-                      .eval_due = row.wants_eval};
+                      .eval_due = row.wants_eval,
+                      .skipped = skipped};
     conductor_event(conductor, &event, NULL);
 }
 
@@ -163,6 +184,7 @@ void conductor_show(Conductor *conductor) {
                          .step = job->next_step,
                          .end_step = job->end_step,
                          .loss = conductor->result->loss,
+                         .n_skipped = conductor->result->n_skipped,
                          .samples_per_s = conductor->sample_s > 0 ? 1 / conductor->sample_s : 0,
                          .left_ms =
                              conductor->n_rows > 1 && rest_s < 1e12 ? (int64_t)(rest_s * 1000) : -1,

@@ -211,6 +211,11 @@ static int check_finished(Job *job, int64_t now_ms, JobActions *actions) {
     bool reported = job->next_step >= job->end_step && job->evals_seen >= job->evals_due;
     if (!reported || (!job->setup.eval_only && job->committed < job->end_step))
         return 0;
+    if (job->end_step == job->setup.end_step && job->last_skipped)
+        return fail(job, actions, ERR_DIVERGED, ERR_DIVERGED,
+                    "the training has diverged: loss or gradients of its last step, %lld, were not "
+                    "finite",
+                    (long long)job->end_step - 1);
     if (job->end_step == job->setup.end_step) /* a wish to stop that came too late */
         return finish(job, actions, JOB_DONE, EXIT_CODE_DONE);
     return finish(job, actions, JOB_CANCELLED,
@@ -350,6 +355,7 @@ static int on_step(Job *job, const JobEvent *event, JobActions *actions) {
         job->step_ms[job->n_step_ms++ % JOB_STEP_TIMES] = event->now_ms - job->last_step_ms;
     job->last_step_ms = event->now_ms;
     job->next_step = event->step + 1;
+    job->last_skipped = event->skipped;
     job->evals_due += event->eval_due;
     if (stop)
         job->end_step = event->step + 1;

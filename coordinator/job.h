@@ -12,6 +12,7 @@
  *     no retry helps against, at once.
  *   - When all workers have saved step s its manifest is committed; the relay's objects of earlier
  *     steps are dropped when every worker's present attempt has passed s.
+ *   - A job whose last step was skipped, because loss or gradients were not finite, has diverged.
  *   - Cancelling asks all workers to save and end; cancelling twice, or a stop that takes too long,
  *     ends at once.
  * Invariant: at most one attempt of a worker is the present one; events of others change nothing.
@@ -79,6 +80,7 @@ typedef struct Job {
     JobSave *saves;
     int32_t n_saves, cap_saves;
     int64_t evals_due, evals_seen;
+    bool last_skipped; /* the step before next_step */
     int64_t last_save_ms;
     bool save_asked;
     int64_t stop_ms;  /* when stopping was asked for */

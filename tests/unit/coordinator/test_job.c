@@ -159,6 +159,25 @@ Test(job, runs_to_its_end) {
     end(&story);
 }
 
+/* Steps that were skipped are no failure, but the last one leaves a model that has diverged. */
+Test(job, whose_last_step_is_not_finite_has_diverged) {
+    for (int64_t skipped = 8; skipped < 10; skipped++) {
+        Story story;
+        begin_usual(&story);
+        run_to(&story, 0, skipped);
+        send(&story, (JobEvent){.kind = JOB_EV_STEP, .step = skipped, .skipped = true});
+        run_to(&story, skipped + 1, 10);
+        all_saved(&story, 10);
+        committed(&story, 10);
+        all_ended(&story, 10);
+        cr_expect_eq(story.job.state, skipped == 9 ? JOB_FAILED : JOB_DONE);
+        cr_expect_eq(story.job.exit_code, skipped == 9 ? EXIT_CODE_DIVERGED : EXIT_CODE_DONE);
+        cr_expect(skipped != 9 || strstr(story.job.failure.text, "of its last step, 9, were not"),
+                  "%s", story.job.failure.text);
+        end(&story);
+    }
+}
+
 Test(job, waits_for_all_that_is_due_whatever_comes_first) {
     Story story;
     begin_usual(&story);
