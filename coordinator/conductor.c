@@ -276,6 +276,17 @@ static int prepare_outputs(Conductor *conductor) {
                         &conductor->outputs);
 }
 
+/* The folder of the outputs is ours before anything in it is read. One that is not there yet is
+ * made only when it is known that there is something to write. */
+static int lock_outputs(Conductor *conductor, bool make) {
+    const char *folder = conductor->options->out_folder;
+    if (!folder || conductor->lock.fd >= 0 || (!make && access(folder, F_OK) < 0))
+        return 0;
+    if (make)
+        TRY(outputs_make_folder(folder));
+    return outputs_lock(folder, &conductor->lock);
+}
+
 static void end_outputs(Conductor *conductor) {
     const Job *job = &conductor->job;
     Progress *progress = &conductor->progress;
@@ -290,6 +301,7 @@ static void end_outputs(Conductor *conductor) {
                       job_state_name(job->state), job->exit_code);
     outputs_close(conductor->outputs);
     conductor->outputs = NULL;
+    outputs_unlock(&conductor->lock);
     if (conductor->scratch_out[0])
         outputs_remove_tree(conductor->scratch_out);
     progress_end(progress);
@@ -317,7 +329,12 @@ int conduct(JobConfig *config, const ConductOptions *options, ConductResult *out
     atomic_init(&conductor->stop_preparing, false);
     job_init(&conductor->job);
     progress_init(&conductor->progress, options->json, options->quiet);
-    int rc = prepare_resume(conductor);
+    conductor->lock.fd = -1;
+    int rc = lock_outputs(conductor, false);
+    if (rc >= 0)
+        rc = prepare_resume(conductor);
+    if (rc >= 0)
+        rc = lock_outputs(conductor, true);
     if (rc >= 0)
         rc = prepare_outputs(conductor);
     out_result->step = conductor->resume_step;

@@ -82,6 +82,7 @@ typedef struct Conductor {
         blind_until_ms; /* the last tick; after a pause of ours nobody counts as silent */
 
     Outputs *outputs;
+    OutputsLock lock;
     char scratch_out[ORDER_PATH_BYTES];   /* "" unless the outputs are scratch */
     char scratch_relay[ORDER_PATH_BYTES]; /* "" unless the relay is */
     char resume_folder[ORDER_PATH_BYTES]; /* the checkpoint the job begins with; "" none */

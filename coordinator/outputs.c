@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
@@ -59,48 +58,15 @@ static int join(char *out, size_t out_bytes, const char *folder, const char *nam
 
 /* ---- folders ---- */
 
-static int remove_entry(const char *path, const struct stat *about, int kind, struct FTW *place) {
-    (void)about;
-    (void)kind;
-    (void)place;
-    return remove(path) < 0 && errno != ENOENT ? -1 : 0;
-}
-
-int outputs_remove_tree(const char *folder) {
-    if (nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT) < 0 && errno != ENOENT)
-        return err_errno(ERR_IO, errno, "removing '%s'", folder);
-    return 0;
-}
-
-static int make_folder(const char *path) {
-    if (mkdir(path, 0777) < 0 && errno != EEXIST)
-        return err_errno(errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, errno, "creating folder '%s'",
-                         path);
-    return 0;
-}
-
-/* Like mkdir -p. */
-static int make_folders(const char *path) {
-    char part[ORDER_PATH_BYTES];
-    TRY(text_copy(part, sizeof part, path));
-    for (char *at = part + 1; *at; at++) {
-        if (*at != '/')
-            continue;
-        *at = '\0';
-        TRY(make_folder(part));
-        *at = '/';
-    }
-    return make_folder(part);
-}
-
-/* 1: nothing is in it. */
+/* 1: nothing is in it, but for the lock. */
 static int is_empty(const char *folder) {
     DIR *dir = opendir(folder);
     if (!dir)
         return err_errno(ERR_IO, errno, "reading folder '%s'", folder);
     int empty = 1;
     for (const struct dirent *entry = readdir(dir); entry && empty; entry = readdir(dir))
-        empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
+        empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
+                strcmp(entry->d_name, OUTPUTS_LOCK_NAME) == 0;
     closedir(dir);
     return empty;
 }
@@ -257,7 +223,7 @@ static int write_text(int fd, const char *text, size_t bytes) {
 static int prepare_folder(Outputs *outputs, const char *job, OutputsMode mode,
                           int64_t resume_step) {
     char path[ORDER_PATH_BYTES];
-    TRY(make_folders(outputs->folder));
+    TRY(outputs_make_folder(outputs->folder));
     int empty = is_empty(outputs->folder);
     TRY(empty);
     if (!empty && mode == OUTPUTS_NEW)
@@ -269,8 +235,8 @@ static int prepare_folder(Outputs *outputs, const char *job, OutputsMode mode,
         TRY(remove_own(outputs));
     if (!empty && mode == OUTPUTS_RESUME)
         TRY(check_resumed(outputs, job));
-    TRY(make_folder(outputs->checkpoints));
-    TRY(make_folder(outputs->logs));
+    TRY(outputs_make_folder(outputs->checkpoints));
+    TRY(outputs_make_folder(outputs->logs));
     if (mode != OUTPUTS_RESUME)
         return 0;
     TRY(check_newer(outputs, resume_step));
@@ -284,7 +250,7 @@ static int open_all(Outputs *outputs, const char *folder, const char *job, Outpu
                     int64_t resume_step) {
     struct stat about;
     char resolved[PATH_MAX];
-    TRY(make_folders(folder));
+    TRY(outputs_make_folder(folder));
     if (!realpath(folder, resolved))
         return err_errno(ERR_IO, errno, "finding folder '%s'", folder);
     TRY(text_copy(outputs->folder, sizeof outputs->folder, resolved));

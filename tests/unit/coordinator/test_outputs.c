@@ -106,6 +106,30 @@ Test(outputs, refuses_what_is_not_empty) {
     outputs_close(outputs);
 }
 
+Test(outputs, are_one_runs_at_a_time) {
+    OutputsLock lock;
+    OutputsLock second;
+    Outputs *outputs = NULL;
+    char words[64];
+    cr_expect_eq(outputs_lock(temp_path("none"), &lock), ERR_NOT_FOUND);
+    cr_assert_eq(outputs_make_folder(temp_path("a/b/out")), 0, "%s", err_text());
+    temp_write("a/b/out/" OUTPUTS_LOCK_NAME, "77\n", 3); /* as a killed run leaves it */
+    cr_assert_eq(outputs_lock(temp_path("a/b/out"), &lock), 0, "%s", err_text());
+    cr_assert_eq(outputs_lock(temp_path("a/b/out"), &second), ERR_EXISTS);
+    snprintf(words, sizeof words, "another run (process %d) ", (int)getpid());
+    cr_expect(strstr(err_text(), words) && strstr(err_text(), "a/b/out"), "%s", err_text());
+    outputs = open_mode(OUTPUTS_NEW, 0); /* it counts as nothing in the folder */
+    outputs_close(outputs);
+    outputs = open_mode(OUTPUTS_OVERWRITE, 0);
+    outputs_close(outputs);
+    cr_expect_eq(outputs_lock(temp_path("a/b/out"), &second), ERR_EXISTS, "still held");
+    outputs_unlock(&lock);
+    outputs_unlock(&lock);
+    cr_expect_lt(access(temp_path("a/b/out/" OUTPUTS_LOCK_NAME), F_OK), 0);
+    cr_assert_eq(outputs_lock(temp_path("a/b/out"), &second), 0, "%s", err_text());
+    outputs_unlock(&second);
+}
+
 Test(outputs, overwrites_only_what_is_a_jobs) {
     Outputs *outputs = NULL;
     mkdir(temp_path("mine"), 0777);
