@@ -70,9 +70,10 @@ int cli_train(const CliArgs *args, int *out_error) {
     JobConfig config;
     ConductResult result;
     *out_error = 0;
-    if (args->resume && args->overwrite)
+    if (args->resume && args->overwrite && strcmp(args->resume, "latest") == 0)
         return setup_failed(
-            err_set(ERR_ARGUMENT, "--resume goes on and --overwrite begins anew: give one of them"),
+            err_set(ERR_ARGUMENT,
+                    "--resume latest goes on and --overwrite begins anew: give one of them"),
             out_error);
     int rc = cli_find_worker(worker, sizeof worker);
     if (rc >= 0)

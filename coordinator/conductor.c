@@ -263,17 +263,19 @@ static int prepare_resume(Conductor *conductor) {
 
 static int prepare_outputs(Conductor *conductor) {
     const ConductOptions *options = conductor->options;
-    OutputsMode mode = options->resume      ? OUTPUTS_RESUME
-                       : options->overwrite ? OUTPUTS_OVERWRITE
-                                            : OUTPUTS_NEW;
+    OutputsStart start = {.job = conductor->config->order.job,
+                          .mode = options->overwrite ? OUTPUTS_OVERWRITE
+                                  : options->resume  ? OUTPUTS_RESUME
+                                                     : OUTPUTS_NEW,
+                          .resume_step = conductor->resume_step,
+                          .from = conductor->resume_folder};
     const char *folder = options->out_folder;
     if (!folder) {
         TRY(scratch_make(CONDUCT_SCRATCH_OUT_BYTES, conductor->scratch_out,
                          sizeof conductor->scratch_out));
         folder = conductor->scratch_out;
     }
-    return outputs_open(folder, conductor->config->order.job, mode, conductor->resume_step,
-                        &conductor->outputs);
+    return outputs_open(folder, &start, &conductor->outputs);
 }
 
 /* The folder of the outputs is ours before anything in it is read. One that is not there yet is

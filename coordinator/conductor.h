@@ -16,7 +16,8 @@ typedef struct ConductOptions {
     const char *out_folder; /* NULL: a scratch folder, removed at the end */
     const char *resume;     /* NULL: from the start; "latest": of out_folder; else a checkpoint's
                                folder, or a folder that holds checkpoints */
-    bool overwrite;         /* begin anew in a folder with outputs */
+    bool overwrite;         /* begin anew in a folder with outputs; also what another's checkpoint
+                               goes on with */
     bool trace;
     bool json;               /* progress as JSON lines on stdout */
     bool quiet;              /* no progress at all */

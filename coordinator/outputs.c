@@ -78,8 +78,14 @@ static bool looks_like_outputs(const Outputs *outputs) {
            (join(path, sizeof path, outputs->folder, "job.json") >= 0 && access(path, F_OK) == 0);
 }
 
+/* Is it a checkpoint of this folder? */
+static bool is_inside(const Outputs *outputs, const char *from) {
+    size_t length = strlen(outputs->folder);
+    return strncmp(from, outputs->folder, length) == 0 && from[length] == '/';
+}
+
 /* A folder that a job goes on in is empty, or holds the outputs of a job of that name. */
-static int check_resumed(const Outputs *outputs, const char *job) {
+static int check_resumed(const Outputs *outputs, const OutputsStart *start) {
     char path[ORDER_PATH_BYTES];
     cJSON *root = NULL;
     ErrNote before;
@@ -87,6 +93,11 @@ static int check_resumed(const Outputs *outputs, const char *job) {
         return err_set(ERR_EXISTS,
                        "'%s' is not empty and holds no job's outputs: choose another --out",
                        outputs->folder);
+    if (start->from && start->from[0] && !is_inside(outputs, start->from))
+        return err_set(ERR_EXISTS,
+                       "'%s' holds the outputs of another run than checkpoint '%s': choose another "
+                       "--out, or begin there anew with --overwrite",
+                       outputs->folder, start->from);
     TRY(join(path, sizeof path, outputs->folder, "job.json"));
     err_copy(&before);
     if (json_parse_file(path, OUTPUTS_MAX_JOB_BYTES, &root) < 0) {
@@ -95,16 +106,21 @@ static int check_resumed(const Outputs *outputs, const char *job) {
     }
     const cJSON *name = cJSON_GetObjectItemCaseSensitive(root, "name");
     int rc = 0;
-    if (job && cJSON_IsString(name) && strcmp(name->valuestring, job) != 0)
+    if (start->job && cJSON_IsString(name) && strcmp(name->valuestring, start->job) != 0)
         rc = err_set(ERR_EXISTS,
                      "'%s' holds the outputs of job '%s', not of '%s': choose another --out",
-                     outputs->folder, name->valuestring, job);
+                     outputs->folder, name->valuestring, start->job);
     cJSON_Delete(root);
     return rc;
 }
 
-static int remove_own(const Outputs *outputs) {
+static int remove_own(const Outputs *outputs, const char *from) {
     char path[ORDER_PATH_BYTES];
+    if (from && is_inside(outputs, from))
+        return err_set(ERR_ARGUMENT,
+                       "--overwrite would remove checkpoint '%s', which the job is to go on from: "
+                       "leave it out, or choose another --out",
+                       from);
     if (!looks_like_outputs(outputs))
         return err_set(ERR_EXISTS, "'%s' is not empty and holds no job's outputs: not overwritten",
                        outputs->folder);
@@ -220,34 +236,32 @@ static int write_text(int fd, const char *text, size_t bytes) {
     return 0;
 }
 
-static int prepare_folder(Outputs *outputs, const char *job, OutputsMode mode,
-                          int64_t resume_step) {
+static int prepare_folder(Outputs *outputs, const OutputsStart *start) {
     char path[ORDER_PATH_BYTES];
     TRY(outputs_make_folder(outputs->folder));
     int empty = is_empty(outputs->folder);
     TRY(empty);
-    if (!empty && mode == OUTPUTS_NEW)
+    if (!empty && start->mode == OUTPUTS_NEW)
         return err_set(ERR_EXISTS,
                        "'%s' is not empty: go on with --resume latest, begin anew with "
                        "--overwrite, or choose another --out",
                        outputs->folder);
-    if (!empty && mode == OUTPUTS_OVERWRITE)
-        TRY(remove_own(outputs));
-    if (!empty && mode == OUTPUTS_RESUME)
-        TRY(check_resumed(outputs, job));
+    if (!empty && start->mode == OUTPUTS_OVERWRITE)
+        TRY(remove_own(outputs, start->from));
+    if (!empty && start->mode == OUTPUTS_RESUME)
+        TRY(check_resumed(outputs, start));
     TRY(outputs_make_folder(outputs->checkpoints));
     TRY(outputs_make_folder(outputs->logs));
-    if (mode != OUTPUTS_RESUME)
+    if (start->mode != OUTPUTS_RESUME)
         return 0;
-    TRY(check_newer(outputs, resume_step));
+    TRY(check_newer(outputs, start->resume_step));
     TRY(join(path, sizeof path, outputs->folder, "metrics.csv"));
-    TRY(cut_rows(path, resume_step, step_of_csv));
+    TRY(cut_rows(path, start->resume_step, step_of_csv));
     TRY(join(path, sizeof path, outputs->folder, "metrics.jsonl"));
-    return cut_rows(path, resume_step, step_of_jsonl);
+    return cut_rows(path, start->resume_step, step_of_jsonl);
 }
 
-static int open_all(Outputs *outputs, const char *folder, const char *job, OutputsMode mode,
-                    int64_t resume_step) {
+static int open_all(Outputs *outputs, const char *folder, const OutputsStart *start) {
     struct stat about;
     char resolved[PATH_MAX];
     TRY(outputs_make_folder(folder));
@@ -256,7 +270,7 @@ static int open_all(Outputs *outputs, const char *folder, const char *job, Outpu
     TRY(text_copy(outputs->folder, sizeof outputs->folder, resolved));
     TRY(join(outputs->checkpoints, sizeof outputs->checkpoints, resolved, "checkpoints"));
     TRY(join(outputs->logs, sizeof outputs->logs, resolved, "logs"));
-    TRY(prepare_folder(outputs, job, mode, resume_step));
+    TRY(prepare_folder(outputs, start));
     TRY(append_to(outputs, "metrics.csv", &outputs->csv));
     TRY(append_to(outputs, "metrics.jsonl", &outputs->jsonl));
     TRY(append_to(outputs, "events.jsonl", &outputs->events));
@@ -265,13 +279,12 @@ static int open_all(Outputs *outputs, const char *folder, const char *job, Outpu
     return 0;
 }
 
-int outputs_open(const char *folder, const char *job, OutputsMode mode, int64_t resume_step,
-                 Outputs **out_outputs) {
+int outputs_open(const char *folder, const OutputsStart *start, Outputs **out_outputs) {
     Outputs *outputs = calloc(1, sizeof *outputs);
     if (!outputs)
         return err_set(ERR_MEMORY, "the outputs");
     outputs->csv = outputs->jsonl = outputs->events = -1;
-    int rc = open_all(outputs, folder, job, mode, resume_step);
+    int rc = open_all(outputs, folder, start);
     if (rc < 0) {
         outputs_close(outputs);
         return rc;

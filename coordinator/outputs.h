@@ -46,12 +46,19 @@ int outputs_make_folder(const char *path);
 int outputs_lock(const char *folder, OutputsLock *out_lock);
 void outputs_unlock(OutputsLock *lock); /* and removes the file; NULL or not held: nothing */
 
-/* `job` is the name of the job. ERR_EXISTS: the folder holds something and the mode is OUTPUTS_NEW;
- * or it does not look like a job's, or is another job's by its job.json; or it has checkpoints
- * newer than resume_step (damaged ones are set aside). OUTPUTS_OVERWRITE removes only what outputs
- * are made of, and nothing unless the folder looks like a job's (any job's). */
-int outputs_open(const char *folder, const char *job, OutputsMode mode, int64_t resume_step,
-                 Outputs **out_outputs);
+typedef struct OutputsStart {
+    const char *job; /* its name */
+    OutputsMode mode;
+    int64_t resume_step;
+    const char *from; /* absolute: the checkpoint of resume_step; NULL or "": none */
+} OutputsStart;
+
+/* ERR_EXISTS: the folder holds something and the mode is OUTPUTS_NEW; or it does not look like a
+ * job's, or is another job's by its job.json; or `from` is not one of its checkpoints, so that two
+ * runs would be mixed; or it has checkpoints newer than resume_step (damaged ones are set aside).
+ * OUTPUTS_OVERWRITE removes only what outputs are made of, nothing unless the folder looks like a
+ * job's (any job's), and never what `from` lies in. */
+int outputs_open(const char *folder, const OutputsStart *start, Outputs **out_outputs);
 void outputs_close(Outputs *outputs); /* writes the rows that still wait */
 
 const char *outputs_folder(const Outputs *outputs); /* absolute */

@@ -180,6 +180,24 @@ Test(resume, momentum_of_none, .init = e2e_enter, .fini = e2e_leave) {
         E2E_ARGS("--set", "steps=40", "--set", "update.momentum=0", "--resume", "latest"));
 }
 
+/* Another run's checkpoint goes on in a folder of its own, or in place of what is there. */
+Test(resume, from_another_run, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    train_unbroken(job, "other");
+    train_unbroken(job, "unbroken");
+    expect_refusal(job, E2E_ARGS("--resume", e2e_checkpoint("other", 80)),
+                   "holds the outputs of another run");
+    expect_refusal(
+        job,
+        E2E_ARGS("--resume", e2e_checkpoint("unbroken", 60), "--set", "steps=80", "--overwrite"),
+        "would remove checkpoint");
+    e2e_train_fully(job, "unbroken",
+                    E2E_ARGS("--set", "steps=80", "--set", "plan.replicas=null", "--resume",
+                             e2e_checkpoint("other", 60), "--overwrite"));
+    cr_assert_eq(e2e_rows("unbroken"), 20);
+    e2e_check_equal("other", "unbroken", 80);
+}
+
 /* A folder that a run writes into is nobody else's, whatever is asked for; the next one needs not
  * wait for a killed one. */
 Test(resume, one_run_at_a_time, .init = e2e_enter, .fini = e2e_leave) {
