@@ -61,6 +61,8 @@ static void print_train(const CliArgs *args, const char *out, const ConductResul
     printf("outputs in %s\n", out);
     if (result->saved_step >= 0)
         printf("checkpoint %s/checkpoints/%lld\n", out, (long long)result->saved_step);
+    if (result->resumable && result->state != JOB_DONE && result->exit_code != EXIT_CODE_DIVERGED)
+        printf("to go on: the same command with --resume latest\n");
     fflush(stdout);
 }
 

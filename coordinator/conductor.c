@@ -298,6 +298,9 @@ static void end_outputs(Conductor *conductor) {
     if (training && checkpoint_clean(outputs_checkpoints(conductor->outputs),
                                      conductor->config->keep_last, INT64_MAX) < 0)
         progress_say(progress, "warning", "removing partial checkpoints: %s", err_text());
+    char newest[ORDER_PATH_BYTES];
+    conductor->result->resumable =
+        training && checkpoint_latest(outputs_checkpoints(conductor->outputs), newest, NULL) >= 0;
     if (conductor->outputs)
         outputs_event(conductor->outputs, "finished", NULL, "\"state\":\"%s\",\"exit_code\":%d",
                       job_state_name(job->state), job->exit_code);

@@ -31,6 +31,7 @@ typedef struct ConductResult {
     bool ran;           /* workers were started */
     int64_t step;       /* steps done */
     int64_t saved_step; /* of the last committed checkpoint; -1: none */
+    bool resumable;     /* the outputs have a checkpoint to go on from */
     int64_t n_skipped;  /* updates skipped: loss or gradients were not finite */
     double loss;        /* of the last step; not a number: none */
     bool has_eval;

@@ -245,8 +245,9 @@ static void act_fence(Conductor *conductor, const JobAction *action) {
                            action->stage, action->replica, (long long)action->attempt - 1,
                            (long long)worker->death_step);
     progress_say(&conductor->progress, "worker_died",
-                 "stage %d, replica %d died at step %lld: %s; it starts again from step %lld",
-                 action->stage, action->replica, (long long)worker->death_step, worker->death_text,
+                 "stage %d, replica %d died at step %lld%s: %s; it starts again from step %lld",
+                 action->stage, action->replica, (long long)worker->death_step,
+                 worker->death_vague ? " or later" : "", worker->death_text,
                  (long long)action->step);
     if (rc >= 0)
         rc = put(conductor,

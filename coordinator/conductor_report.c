@@ -158,6 +158,7 @@ void conductor_take_reports(Conductor *conductor) {
 
 void conductor_worker_ended(void *ctx, WorkerId worker, const WorkerResult *result) {
     Conductor *conductor = ctx;
+    conductor_take_reports(conductor); /* how far it came */
     check(
         conductor,
         outputs_event(conductor->outputs, "worker_ended", result->code < 0 ? result->text : NULL,

@@ -147,6 +147,8 @@ static int invoke(const Job *job, JobWorker *worker, int64_t now_ms, int64_t del
     worker->alive = true;
     worker->resume_step = job->committed;
     worker->step = job->committed;
+    worker->passed_step = job->committed;
+    worker->replay_end = job->next_step;
     worker->invoked_ms = now_ms + delay_ms;
     worker->heard_ms = -1;
     JobAction action = {.stage = worker->stage,
@@ -163,25 +165,55 @@ static int invoke(const Job *job, JobWorker *worker, int64_t now_ms, int64_t del
     return act(actions, &action);
 }
 
-static int worker_died(Job *job, JobWorker *worker, const JobEvent *event, int code,
-                       const char *text, JobActions *actions) {
-    int64_t step = event->step > worker->step ? event->step : worker->step;
-    worker->alive = false;
-    snprintf(worker->death_text, sizeof worker->death_text, "%s", text);
-    worker->deaths_there = step == worker->death_step ? worker->deaths_there + 1 : 1;
-    worker->death_step = step;
-    worker->deaths_stuck++;
-    if (worker->deaths_there > job->setup.max_restarts)
+/* The worker, in whatever attempt, was at `step`. */
+static void got_to(JobWorker *worker, int64_t step) {
+    if (step <= worker->best_step)
+        return;
+    worker->best_step = step;
+    worker->deaths_there = 0;
+    worker->deaths_stuck = 0;
+}
+
+/* Where an attempt ended: what it says itself, else the furthest that is known. */
+static int64_t end_step_of(const JobWorker *worker, const JobEvent *event) {
+    if (event->kind == JOB_EV_EXITED && event->step >= worker->resume_step)
+        return event->step;
+    return worker->passed_step > worker->step ? worker->passed_step : worker->step;
+}
+
+/* The budget of restarts: deaths without progress, at one step or at one that nobody knows. */
+static int check_budget(Job *job, const JobWorker *worker, int code, JobActions *actions) {
+    long long step = worker->death_step;
+    long long n = worker->deaths_there;
+    if (n > job->setup.max_restarts && !worker->death_vague)
         return fail(job, actions, ERR_WORKER, code,
                     "stage %d, replica %d failed %lld time%s in a row at step %lld: %s",
-                    worker->stage, worker->replica, (long long)worker->deaths_there,
-                    worker->deaths_there == 1 ? "" : "s", (long long)step, text);
-    if (worker->deaths_stuck > STUCK_FACTOR * (job->setup.max_restarts + 1))
+                    worker->stage, worker->replica, n, n == 1 ? "" : "s", step, worker->death_text);
+    if (n > job->setup.max_restarts ||
+        worker->deaths_stuck > STUCK_FACTOR * (job->setup.max_restarts + 1))
         return fail(job, actions, ERR_WORKER, code,
                     "stage %d, replica %d failed %lld times and never came beyond step %lld; the "
-                    "last time, at step %lld: %s",
+                    "last time, at step %lld%s: %s",
                     worker->stage, worker->replica, (long long)worker->deaths_stuck,
-                    (long long)worker->best_step, (long long)step, text);
+                    (long long)worker->best_step, step, worker->death_vague ? " or later" : "",
+                    worker->death_text);
+    return 0;
+}
+
+static int worker_died(Job *job, JobWorker *worker, const JobEvent *event, int code,
+                       const char *text, JobActions *actions) {
+    int64_t step = end_step_of(worker, event);
+    got_to(worker, step);
+    worker->alive = false;
+    snprintf(worker->death_text, sizeof worker->death_text, "%s", text);
+    worker->death_vague = step == worker->resume_step && step < worker->best_step;
+    bool again = step == worker->death_step || worker->death_vague;
+    worker->deaths_there = again ? worker->deaths_there + 1 : 1;
+    worker->death_step = step;
+    worker->deaths_stuck++;
+    TRY(check_budget(job, worker, code, actions));
+    if (job_is_final(job))
+        return 0;
     int64_t delay = 0;
     for (int64_t i = 1; i < worker->deaths_there && delay < RESTART_MAX_DELAY_MS; i++)
         delay = delay ? 2 * delay : RESTART_DELAY_MS;
@@ -278,10 +310,7 @@ static int on_heartbeat(Job *job, const JobEvent *event, JobActions *actions) {
     worker->heard_ms = event->now_ms;
     if (event->step > worker->step)
         worker->step = event->step;
-    if (worker->step > worker->best_step) {
-        worker->best_step = worker->step;
-        worker->deaths_stuck = 0;
-    }
+    got_to(worker, worker->step);
     return check_drop(job, actions);
 }
 
@@ -303,7 +332,7 @@ static int on_exited(Job *job, const JobEvent *event, JobActions *actions) {
     const char *text = event->text && event->text[0] ? event->text : err_sentence(event->code);
     if (again)
         return worker_died(job, worker, event, event->code, text, actions);
-    int64_t step = event->step > worker->step ? event->step : worker->step;
+    int64_t step = end_step_of(worker, event);
     return fail(job, actions, event->code, event->code, "stage %d, replica %d at step %lld: %s",
                 worker->stage, worker->replica, (long long)step, text);
 }
@@ -345,6 +374,16 @@ static int find_save(Job *job, int64_t step, JobSave **out_save) {
     return 0;
 }
 
+/* Nobody's norms are complete without all workers' gradients of that step. */
+static void all_passed(Job *job, int64_t step) {
+    for (int32_t i = 0; i < job->n_workers; i++) {
+        JobWorker *worker = &job->workers[i];
+        if (step >= worker->replay_end)
+            worker->passed_step = step + 1;
+        got_to(worker, step + 1);
+    }
+}
+
 static int on_step(Job *job, const JobEvent *event, JobActions *actions) {
     JobSave *save = NULL;
     bool stop = (event->decision & DECISION_STOP) != 0;
@@ -356,6 +395,7 @@ static int on_step(Job *job, const JobEvent *event, JobActions *actions) {
     job->last_step_ms = event->now_ms;
     job->next_step = event->step + 1;
     job->last_skipped = event->skipped;
+    all_passed(job, event->step);
     job->evals_due += event->eval_due;
     if (stop)
         job->end_step = event->step + 1;
@@ -372,7 +412,9 @@ static int on_step(Job *job, const JobEvent *event, JobActions *actions) {
 
 static int on_saved(Job *job, const JobEvent *event, JobActions *actions) {
     JobSave *save = NULL;
-    const JobWorker *worker = job_worker(job, event->stage, event->replica);
+    JobWorker *worker = job_worker(job, event->stage, event->replica);
+    if (worker)
+        got_to(worker, event->step);
     if (!worker || event->step <= job->committed)
         return 0;
     TRY(find_save(job, event->step, &save));
@@ -472,7 +514,7 @@ static int check_silence(Job *job, JobWorker *worker, int64_t now_ms, JobActions
              started ? "no heartbeat for %lld ms (at most %lld)"
                      : "no heartbeat within %lld ms of its start (at most %lld)",
              (long long)since, (long long)limit);
-    JobEvent event = {.now_ms = now_ms, .step = worker->step};
+    JobEvent event = {.kind = JOB_EV_TICK, .now_ms = now_ms};
     return worker_died(job, worker, &event, ERR_TIMEOUT, text, actions);
 }
 

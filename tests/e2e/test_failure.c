@@ -56,7 +56,9 @@ static void no_process_is_left(void) {
 
 Test(failure, dies_again_and_again_at_one_step, .init = e2e_enter, .fini = e2e_leave) {
     e2e_break_files("funcpipe-worker link /t17/+n.1.0 1 0 kill", false);
-    expect_failure(NULL, 1, "killed by signal 9 (Killed)");
+    E2e run = expect_failure(NULL, 1, "killed by signal 9 (Killed)");
+    cr_assert(strstr(e2e_read(run.out), "checkpoint failed/checkpoints/10\nto go on: the same"),
+              "%s", e2e_read(run.out));
     const cJSON *state = e2e_event("failed", "state", -1, -1, 0);
     int times = 0;
     int step = -1;
@@ -67,6 +69,17 @@ Test(failure, dies_again_and_again_at_one_step, .init = e2e_enter, .fini = e2e_l
     cr_assert(times >= 3 && times <= 15);
     cr_assert_eq(attempts(0, 0), 1);
     ended_within(20000);
+}
+
+/* Heartbeats tell of its start only; the norms of the steps before say where it died. */
+Test(failure, where_it_died_is_known, .init = e2e_enter, .fini = e2e_leave) {
+    e2e_break_files("funcpipe-worker link /t17/+n.1.0 1 0 kill", true);
+    E2e run = e2e_train(e2e_job("mlp", e2e_mlp), "run",
+                        E2E_ARGS("--set", "timeouts.heartbeat=1m", "--set", "timeouts.start=1m"));
+    cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
+    double step = e2e_number(e2e_event("run", "worker_died", 1, 0, 1), "step");
+    cr_assert(step == 16 || step == 17, "step %g", step); /* 16: the watch was a little behind */
+    e2e_check_rows("run", 200);
 }
 
 Test(failure, dies_at_its_start, .init = e2e_enter, .fini = e2e_leave) {

@@ -309,6 +309,56 @@ Test(job, dying_at_changing_steps_without_progress_fails_in_the_end) {
     end(&story);
 }
 
+/* Heartbeats are seldom: that the norms of a step are complete says how far all workers came. */
+Test(job, how_far_a_dead_worker_came_is_known_from_the_norms) {
+    Story story;
+    JobSetup setup = usual_setup();
+    setup.end_step = 1000;
+    begin(&story, &setup);
+    heartbeats(&story, 0);
+    run_to(&story, 0, 5);
+    all_saved(&story, 5);
+    committed(&story, 5);
+    run_to(&story, 5, 8);
+    ended(&story, 1, 1, ERR_KILLED, -1, "killed");
+    cr_expect_eq(job_worker(&story.job, 1, 1)->death_step, 8);
+    ended(&story, 1, 1, ERR_KILLED, -1, "killed"); /* while it replays: nothing is known */
+    cr_expect_eq(job_worker(&story.job, 1, 1)->death_step, 5);
+    cr_expect(job_worker(&story.job, 1, 1)->death_vague);
+    heartbeat(&story, 1, 1, 7);
+    ended(&story, 1, 1, ERR_KILLED, -1, "killed");
+    cr_expect_eq(job_worker(&story.job, 1, 1)->death_step, 7);
+    cr_expect_eq(story.job.state, JOB_RUNNING);
+    run_to(&story, 8, 12);
+    ended(&story, 1, 1, ERR_TIMEOUT, 11, "waited too long");
+    cr_expect_eq(job_worker(&story.job, 1, 1)->death_step, 11, "it says so itself");
+    end(&story);
+}
+
+/* Each attempt begins at one step, says nothing, and yet gets further. */
+Test(job, a_worker_that_gets_further_does_not_fail_in_a_row) {
+    Story story;
+    JobSetup setup = usual_setup();
+    setup.end_step = 1000;
+    begin(&story, &setup);
+    for (int64_t at = 0; at < 200; at += 2) {
+        run_to(&story, at, at + 1);
+        ended(&story, 1, 0, ERR_KILLED, -1, "killed");
+        ended(&story, 1, 0, ERR_KILLED, -1, "killed");
+        cr_assert_eq(story.job.state, JOB_RUNNING, "%s", story.job.failure.text);
+        run_to(&story, at + 1, at + 2);
+    }
+    for (int i = 0; i < 3; i++) {
+        cr_expect_eq(story.job.state, JOB_RUNNING);
+        ended(&story, 1, 0, ERR_KILLED, -1, "killed");
+    }
+    cr_expect_eq(story.job.state, JOB_FAILED);
+    cr_expect_str_eq(story.job.failure.text,
+                     "stage 1, replica 0 failed 3 times and never came beyond step 200; the last "
+                     "time, at step 0 or later: killed");
+    end(&story);
+}
+
 Test(job, no_restarts_allowed) {
     Story story;
     JobSetup setup = usual_setup();
