@@ -176,7 +176,7 @@ static void act_plan(Conductor *conductor) {
                                   .max_restarts = config->max_restarts,
                                   .eval_only = config->order.eval_only};
     conductor->planned = true;
-    conductor->last_row_ns = clock_now_ns();
+    rate_init(&conductor->rate, clock_now_ns());
     conductor_event(conductor, &(JobEvent){.kind = JOB_EV_PLANNED, .setup = &conductor->setup},
                     NULL);
 }

@@ -10,6 +10,7 @@
 #include "coordinator/outputs.h"
 #include "coordinator/plan.h"
 #include "coordinator/progress.h"
+#include "coordinator/rate.h"
 #include "coordinator/watch.h"
 #include "storage/key.h"
 #include "storage/relay.h"
@@ -100,9 +101,9 @@ typedef struct Conductor {
     Beats *beats;     /* (n_workers) */
     SavedPart *parts; /* of the saves that are not committed yet */
     size_t n_parts, cap_parts;
-    int64_t last_row_ns, n_rows;
+    int64_t n_rows;
     int64_t n_skipped; /* steps skipped in this run */
-    double sample_s;   /* seconds a sample, smoothed; 0: not known yet */
+    Rate rate;
 } Conductor;
 
 int64_t conductor_now_ms(void);

@@ -40,7 +40,6 @@ static void take_step(Conductor *conductor, const WatchReport *report) {
     const Order *order = &conductor->order;
     int64_t step = report->step;
     int64_t rows = order_batch_rows(order->train_samples, order->batch, step);
-    double seconds = (double)(report->now_ns - conductor->last_row_ns + 1) / 1e9;
     bool stop = (report->decision & DECISION_STOP) != 0;
     /* As the workers see it; what they report was skipped before this step. */
     bool skipped = !isfinite(report->loss_sum) || !isfinite(report->grad_norm);
@@ -50,15 +49,10 @@ static void take_step(Conductor *conductor, const WatchReport *report) {
         .loss = finite_or_nan(report->valid > 0 ? report->loss_sum / (double)report->valid : NAN),
         .lr = order_lr(&order->update, step, order->n_steps),
         .grad_norm = report->grad_norm,
-        .samples_per_s = (double)rows / seconds,
+        .samples_per_s = rate_add(&conductor->rate, rows, report->now_ns, report->waited),
         .skipped = report->skipped + skipped,
         .wants_eval = !stop && order_eval_due(order, step)};
-    conductor->last_row_ns = report->now_ns;
-    /* The first step's time holds the workers' start: it is given no weight once there are more. */
-    if (conductor->n_rows++ > 1)
-        conductor->sample_s += 0.1 * (seconds / (double)rows - conductor->sample_s);
-    else
-        conductor->sample_s = seconds / (double)rows;
+    conductor->n_rows++;
     conductor->result->loss = row.loss;
     conductor->result->n_skipped = row.skipped;
     conductor->result->step = step + 1;
@@ -177,8 +171,9 @@ void conductor_worker_ended(void *ctx, WorkerId worker, const WorkerResult *resu
 
 void conductor_show(Conductor *conductor) {
     const Job *job = &conductor->job;
-    double rest_s = conductor->sample_s * (double)conductor->order.batch *
-                    (double)(job->end_step - job->next_step);
+    double per_s = conductor->rate.per_s;
+    double rest = (double)conductor->order.batch * (double)(job->end_step - job->next_step);
+    bool known = conductor->n_rows > 1 && rest < 1e12 * per_s; /* the first holds the start */
     int64_t busy = 0;
     int64_t wait = 0;
     ProgressView view = {.state = job_state_name(job->state),
@@ -186,9 +181,8 @@ void conductor_show(Conductor *conductor) {
                          .end_step = job->end_step,
                          .loss = conductor->result->loss,
                          .n_skipped = conductor->result->n_skipped,
-                         .samples_per_s = conductor->sample_s > 0 ? 1 / conductor->sample_s : 0,
-                         .left_ms =
-                             conductor->n_rows > 1 && rest_s < 1e12 ? (int64_t)(rest_s * 1000) : -1,
+                         .samples_per_s = per_s,
+                         .left_ms = known ? (int64_t)(rest / per_s * 1000) : -1,
                          .bubble = -1,
                          .n_workers = job->n_workers};
     for (int32_t i = 0; i < job->n_workers; i++) {
