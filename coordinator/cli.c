@@ -242,7 +242,7 @@ static int parse_flag(const Command *command, int argc, char **argv, int *at, Cl
 
 /* Is --json among the flags? It holds for errors in front of it, too. */
 static bool wants_json(int argc, char **argv) {
-    for (int i = 2; i < argc; i++) {
+    for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--json") == 0)
             return true;
     }
@@ -283,18 +283,6 @@ static const Command *find_command(const char *name) {
     return NULL;
 }
 
-static int unknown_command(const char *name) {
-    const char *known[N_COMMANDS];
-    for (int i = 0; i < N_COMMANDS; i++)
-        known[i] = commands[i].name;
-    const char *nearest = text_nearest(name, known, N_COMMANDS);
-    if (nearest)
-        fprintf(stderr, "funcpipe: unknown command '%s' (did you mean '%s'?)\n", name, nearest);
-    else
-        fprintf(stderr, "funcpipe: unknown command '%s'; see funcpipe --help\n", name);
-    return EXIT_CODE_USAGE;
-}
-
 int cli_print_json(cJSON *take_value) {
     Buf text;
     buf_init(&text, 0);
@@ -308,9 +296,9 @@ int cli_print_json(cJSON *take_value) {
     return rc < 0 ? rc : 0;
 }
 
-static void print_error(const CliArgs *args, int error) {
+void cli_print_error(bool json, int error) {
     fprintf(stderr, "funcpipe: %s\n", err_text());
-    if (!args->json)
+    if (!json)
         return;
     cJSON *object = cJSON_CreateObject();
     if (cJSON_AddStringToObject(object, "event", "error") &&
@@ -319,6 +307,18 @@ static void print_error(const CliArgs *args, int error) {
         cli_print_json(object);
     else
         cJSON_Delete(object);
+}
+
+static int unknown_command(int argc, char **argv) {
+    const char *known[N_COMMANDS];
+    for (int i = 0; i < N_COMMANDS; i++)
+        known[i] = commands[i].name;
+    const char *nearest = text_nearest(argv[1], known, N_COMMANDS);
+    int rc = nearest ? err_set(ERR_ARGUMENT, "unknown command '%s' (did you mean '%s'?)", argv[1],
+                               nearest)
+                     : err_set(ERR_ARGUMENT, "unknown command '%s'; see funcpipe --help", argv[1]);
+    cli_print_error(wants_json(argc, argv), rc);
+    return EXIT_CODE_USAGE;
 }
 
 int cli_find_worker(char *out_path, size_t out_bytes) {
@@ -358,7 +358,7 @@ static int run_command(const Command *command, int argc, char **argv) {
         exit_code = command->run(&args, &error);
     }
     if (error < 0)
-        print_error(&args, error);
+        cli_print_error(args.json, error);
     for (int i = 0; i < args.n_sets; i++)
         free(args.set_texts[i]);
     return exit_code;
@@ -378,5 +378,5 @@ int cli_main(int argc, char **argv) {
     if (strcmp(argv[1], "--version") == 0)
         argv[1] = (char *)"version";
     const Command *command = find_command(argv[1]);
-    return command ? run_command(command, argc, argv) : unknown_command(argv[1]);
+    return command ? run_command(command, argc, argv) : unknown_command(argc, argv);
 }

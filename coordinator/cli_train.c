@@ -25,25 +25,30 @@ static cJSON *number_or_null(double value) {
 
 /* ---- train ---- */
 
-static void print_train(const CliArgs *args, const char *out, const ConductResult *result) {
-    if (args->json) {
-        cJSON *object = cJSON_CreateObject();
-        cJSON_AddStringToObject(object, "event", "finished");
-        cJSON_AddStringToObject(object, "state", job_state_name(result->state));
-        cJSON_AddNumberToObject(object, "exit_code", result->exit_code);
-        cJSON_AddNumberToObject(object, "step", (double)result->step);
-        cJSON_AddNumberToObject(object, "saved_step", (double)result->saved_step);
-        cJSON_AddItemToObject(object, "loss", number_or_null(result->loss));
-        if (result->has_eval) {
-            cJSON_AddItemToObject(object, "eval_loss", number_or_null(result->eval_loss));
-            cJSON_AddItemToObject(object, "eval_accuracy", number_or_null(result->eval_accuracy));
-        }
-        cJSON_AddNumberToObject(object, "skipped", (double)result->n_skipped);
-        cJSON_AddNumberToObject(object, "restarts", (double)result->n_restarts);
-        cJSON_AddStringToObject(object, "out", out);
-        cli_print_json(object);
-        return;
+/* The last line of --json, whatever became of the job. */
+static void print_finished(const char *out, const ConductResult *result) {
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddStringToObject(object, "event", "finished");
+    cJSON_AddStringToObject(object, "state", job_state_name(result->state));
+    cJSON_AddNumberToObject(object, "exit_code", result->exit_code);
+    cJSON_AddNumberToObject(object, "step", (double)result->step);
+    cJSON_AddNumberToObject(object, "saved_step", (double)result->saved_step);
+    cJSON_AddItemToObject(object, "loss", number_or_null(result->loss));
+    if (result->has_eval) {
+        cJSON_AddItemToObject(object, "eval_loss", number_or_null(result->eval_loss));
+        cJSON_AddItemToObject(object, "eval_accuracy", number_or_null(result->eval_accuracy));
     }
+    cJSON_AddNumberToObject(object, "skipped", (double)result->n_skipped);
+    cJSON_AddNumberToObject(object, "restarts", (double)result->n_restarts);
+    cJSON_AddStringToObject(object, "out", out);
+    if (result->failure.code < 0) {
+        cJSON_AddStringToObject(object, "code", err_name(result->failure.code));
+        cJSON_AddStringToObject(object, "text", result->failure.text);
+    }
+    cli_print_json(object);
+}
+
+static void print_train(const char *out, const ConductResult *result) {
     printf("%s after %lld steps", job_state_name(result->state), (long long)result->step);
     if (isfinite(result->loss))
         printf(", loss %.4g", result->loss);
@@ -98,10 +103,16 @@ int cli_train(const CliArgs *args, int *out_error) {
                               .worker_path = worker};
     *out_error = conduct(&config, &options, &result);
     config_done(&config);
-    if (result.ran)
-        print_train(args, out, &result);
     if (result.state == JOB_CANCELLED && result.failure.code == 0)
         *out_error = 0; /* it stopped as asked */
+    if (!args->json && result.ran)
+        print_train(out, &result);
+    if (!args->json)
+        return result.exit_code;
+    if (*out_error < 0)
+        cli_print_error(true, *out_error);
+    print_finished(out, &result);
+    *out_error = 0; /* it has been told */
     return result.exit_code;
 }
 

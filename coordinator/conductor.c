@@ -302,8 +302,9 @@ static void end_outputs(Conductor *conductor) {
     conductor->result->resumable =
         training && checkpoint_latest(outputs_checkpoints(conductor->outputs), newest, NULL) >= 0;
     if (conductor->outputs)
-        outputs_event(conductor->outputs, "finished", NULL, "\"state\":\"%s\",\"exit_code\":%d",
-                      job_state_name(job->state), job->exit_code);
+        outputs_event(
+            conductor->outputs, "finished", job->failure.text[0] ? job->failure.text : NULL,
+            "\"state\":\"%s\",\"exit_code\":%d", job_state_name(job->state), job->exit_code);
     outputs_close(conductor->outputs);
     conductor->outputs = NULL;
     outputs_unlock(&conductor->lock);

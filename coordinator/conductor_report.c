@@ -68,23 +68,31 @@ static void take_step(Conductor *conductor, const WatchReport *report) {
     conductor_event(conductor, &event, NULL);
 }
 
+/* `value` as JSON. */
+static const char *json_of(double value, char *text, size_t bytes) {
+    snprintf(text, bytes, "%.17g", value);
+    return isfinite(value) ? text : "null";
+}
+
 static void take_evaluation(Conductor *conductor, const WatchReport *report) {
     ConductResult *result = conductor->result;
     double valid = (double)(report->valid > 0 ? report->valid : 1);
+    char members[128];
+    char loss[32];
+    char accuracy[32];
     result->has_eval = true;
     result->eval_loss = finite_or_nan(report->valid > 0 ? report->loss_sum / valid : NAN);
     result->eval_accuracy = (double)report->correct / valid;
     if (!conductor->order.eval_only)
         check(conductor, outputs_evaluation(conductor->outputs, report->step - 1, result->eval_loss,
                                             result->eval_accuracy));
-    if (isfinite(result->eval_loss))
-        check(conductor,
-              outputs_event(conductor->outputs, "evaluated", NULL,
-                            "\"step\":%lld,\"loss\":%.17g,\"accuracy\":%.17g",
-                            (long long)report->step, result->eval_loss, result->eval_accuracy));
-    progress_say(&conductor->progress, "evaluated",
-                 "evaluation after %lld steps: loss %.4g, accuracy %.4f", (long long)report->step,
-                 result->eval_loss, result->eval_accuracy);
+    snprintf(members, sizeof members, "\"step\":%lld,\"loss\":%s,\"accuracy\":%s",
+             (long long)report->step, json_of(result->eval_loss, loss, sizeof loss),
+             json_of(result->eval_accuracy, accuracy, sizeof accuracy));
+    check(conductor, outputs_event(conductor->outputs, "evaluated", NULL, "%s", members));
+    progress_say_with(&conductor->progress, "evaluated", members,
+                      "evaluation after %lld steps: loss %.4g, accuracy %.4f",
+                      (long long)report->step, result->eval_loss, result->eval_accuracy);
     conductor_event(conductor, &(JobEvent){.kind = JOB_EV_EVALUATED, .step = report->step}, NULL);
 }
 
