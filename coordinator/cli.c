@@ -1,8 +1,11 @@
 #include "coordinator/cli.h"
 
+#include <errno.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -72,7 +75,8 @@ static const char train_help[] =
     "  --overwrite          remove the outputs of an earlier run first\n"
     "  --set PATH=VALUE     set a value of the job file; null removes a key\n"
     "  --trace              write trace.json for Chrome's trace viewer\n"
-    "  --json               progress as one JSON object a line on stdout\n"
+    "  --json               progress as one JSON object a line on stdout, \"finished\" the last;\n"
+    "                       docs/outputs.md lists them\n"
     "\n"
     "Updates whose loss or gradients are not finite are skipped (update.on_nonfinite) and "
     "counted;\n"
@@ -283,14 +287,40 @@ static const Command *find_command(const char *name) {
     return NULL;
 }
 
+static bool reader_has_gone(int errnum) {
+    struct pollfd out = {.fd = STDOUT_FILENO};
+    return errnum == EPIPE || (poll(&out, 1, 0) > 0 && (out.revents & POLLERR));
+}
+
+/* stdout took no more. What is left of it is dropped, so that this is told once. */
+static int lost_output(int errnum) {
+    clearerr(stdout);
+    __fpurge(stdout);
+    if (reader_has_gone(errnum))
+        return 0;
+    return errnum ? err_errno(ERR_IO, errnum, "writing to stdout")
+                  : err_set(ERR_IO, "writing to stdout: some of it is lost");
+}
+
+int cli_flush(void) {
+    errno = 0;
+    return fflush(stdout) == 0 && !ferror(stdout) ? 0 : lost_output(errno);
+}
+
+int cli_print(const char *text) {
+    errno = 0;
+    return fputs(text, stdout) >= 0 ? 0 : lost_output(errno);
+}
+
 int cli_print_json(cJSON *take_value) {
     Buf text;
     buf_init(&text, 0);
     int rc = take_value ? json_format(take_value, false, &text)
                         : err_set(ERR_MEMORY, "the output as JSON");
     if (rc >= 0)
-        printf("%s\n", buf_string(&text));
-    fflush(stdout);
+        rc = buf_text(&text, "\n");
+    if (rc >= 0)
+        rc = cli_print(buf_string(&text));
     buf_done(&text);
     cJSON_Delete(take_value);
     return rc < 0 ? rc : 0;
@@ -307,6 +337,7 @@ void cli_print_error(bool json, int error) {
         cli_print_json(object);
     else
         cJSON_Delete(object);
+    cli_flush(); /* one that is lost has been told on stderr */
 }
 
 static int unknown_command(int argc, char **argv) {
@@ -357,15 +388,18 @@ static int run_command(const Command *command, int argc, char **argv) {
     } else if (error >= 0) {
         exit_code = command->run(&args, &error);
     }
+    if (error >= 0)
+        error = cli_flush();
     if (error < 0)
         cli_print_error(args.json, error);
+    if (error < 0 && exit_code == EXIT_CODE_DONE)
+        exit_code = EXIT_CODE_FAILED;
     for (int i = 0; i < args.n_sets; i++)
         free(args.set_texts[i]);
     return exit_code;
 }
 
-int cli_main(int argc, char **argv) {
-    signal(SIGPIPE, SIG_IGN); /* a reader that goes away is an error of write */
+static int run_words(int argc, char **argv) {
     if (argc < 2) {
         print_usage(stderr);
         return EXIT_CODE_USAGE;
@@ -379,4 +413,13 @@ int cli_main(int argc, char **argv) {
         argv[1] = (char *)"version";
     const Command *command = find_command(argv[1]);
     return command ? run_command(command, argc, argv) : unknown_command(argc, argv);
+}
+
+int cli_main(int argc, char **argv) {
+    signal(SIGPIPE, SIG_IGN); /* a reader that goes away is an error of write */
+    int exit_code = run_words(argc, argv);
+    if (cli_flush() >= 0)
+        return exit_code;
+    cli_print_error(false, ERR_IO);
+    return exit_code == EXIT_CODE_DONE ? EXIT_CODE_FAILED : exit_code;
 }

@@ -26,7 +26,7 @@ static cJSON *number_or_null(double value) {
 /* ---- train ---- */
 
 /* The last line of --json, whatever became of the job. */
-static void print_finished(const char *out, const ConductResult *result) {
+static int print_finished(const char *out, const ConductResult *result) {
     cJSON *object = cJSON_CreateObject();
     cJSON_AddStringToObject(object, "event", "finished");
     cJSON_AddStringToObject(object, "state", job_state_name(result->state));
@@ -45,7 +45,7 @@ static void print_finished(const char *out, const ConductResult *result) {
         cJSON_AddStringToObject(object, "code", err_name(result->failure.code));
         cJSON_AddStringToObject(object, "text", result->failure.text);
     }
-    cli_print_json(object);
+    return cli_print_json(object);
 }
 
 static void print_train(const char *out, const ConductResult *result) {
@@ -68,7 +68,30 @@ static void print_train(const char *out, const ConductResult *result) {
         printf("checkpoint %s/checkpoints/%lld\n", out, (long long)result->saved_step);
     if (result->resumable && result->state != JOB_DONE && result->exit_code != EXIT_CODE_DIVERGED)
         printf("to go on: the same command with --resume latest\n");
-    fflush(stdout);
+}
+
+/* A job is worth more than what it printed: that some of it is lost only counts where a program
+ * was to read it. */
+static int tell_end(const CliArgs *args, const char *out, const ConductResult *result,
+                    int *out_error) {
+    ErrNote failure;
+    err_copy(&failure);
+    if (!args->json) {
+        if (result->ran)
+            print_train(out, result);
+        if (cli_flush() < 0)
+            cli_print_error(false, ERR_IO);
+        err_restore(&failure);
+        return result->exit_code;
+    }
+    bool told = ferror(stdout) != 0; /* by the progress */
+    if (*out_error < 0)
+        cli_print_error(true, *out_error);
+    *out_error = 0;
+    bool lost = print_finished(out, result) < 0 || cli_flush() < 0;
+    if (lost && !told)
+        cli_print_error(false, ERR_IO);
+    return lost && result->exit_code == EXIT_CODE_DONE ? EXIT_CODE_FAILED : result->exit_code;
 }
 
 int cli_train(const CliArgs *args, int *out_error) {
@@ -105,15 +128,7 @@ int cli_train(const CliArgs *args, int *out_error) {
     config_done(&config);
     if (result.state == JOB_CANCELLED && result.failure.code == 0)
         *out_error = 0; /* it stopped as asked */
-    if (!args->json && result.ran)
-        print_train(out, &result);
-    if (!args->json)
-        return result.exit_code;
-    if (*out_error < 0)
-        cli_print_error(true, *out_error);
-    print_finished(out, &result);
-    *out_error = 0; /* it has been told */
-    return result.exit_code;
+    return tell_end(args, out, &result, out_error);
 }
 
 /* ---- eval ---- */
@@ -221,7 +236,7 @@ int cli_plan(const CliArgs *args, int *out_error) {
     } else {
         rc = plan_describe(&plan, &config, !args->brief, &text);
         if (rc >= 0)
-            fputs(buf_string(&text), stdout);
+            rc = cli_print(buf_string(&text));
     }
     buf_done(&text);
     plan_done(&plan);

@@ -1,8 +1,10 @@
 #include "coordinator/progress.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "core/buf.h"
@@ -14,6 +16,15 @@ enum { TERMINAL_EVERY_MS = 200, PLAIN_EVERY_MS = 5000, JSON_EVERY_MS = 1000 };
 void progress_init(Progress *progress, bool json, bool quiet) {
     *progress = (Progress){
         .json = json, .quiet = quiet, .terminal = !json && !quiet && isatty(STDERR_FILENO)};
+}
+
+static void end_json(Progress *progress) {
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return;
+    progress->lost = true;
+    if (errno != EPIPE)
+        fprintf(stderr, "funcpipe: warning: progress on stdout is lost, the job goes on: %s\n",
+                strerror(errno));
 }
 
 static void show_json(const ProgressView *view) {
@@ -32,7 +43,6 @@ static void show_json(const ProgressView *view) {
            view->state, (long long)view->step, (long long)view->end_step, loss, view->samples_per_s,
            left, bubble, view->n_alive, view->n_workers, (long long)view->n_restarts,
            (long long)view->n_skipped);
-    fflush(stdout);
 }
 
 static void format_line(const ProgressView *view, char *line, size_t line_bytes) {
@@ -63,11 +73,13 @@ void progress_show(Progress *progress, const ProgressView *view, int64_t now_ms)
     int64_t every = progress->json       ? JSON_EVERY_MS
                     : progress->terminal ? TERMINAL_EVERY_MS
                                          : PLAIN_EVERY_MS;
-    if (progress->quiet || (progress->shown_ms && now_ms - progress->shown_ms < every))
+    if (progress->quiet || progress->lost ||
+        (progress->shown_ms && now_ms - progress->shown_ms < every))
         return;
     progress->shown_ms = now_ms;
     if (progress->json) {
         show_json(view);
+        end_json(progress);
         return;
     }
     format_line(view, line, sizeof line);
@@ -91,7 +103,6 @@ static void say_json(const char *event, const char *members, const char *text) {
     if (value && json_format(value, false, &quoted) >= 0)
         printf("{\"event\":\"%s\"%s%s,\"text\":%s}\n", event, members[0] ? "," : "", members,
                buf_string(&quoted));
-    fflush(stdout);
     cJSON_Delete(value);
     buf_done(&quoted);
 }
@@ -99,11 +110,12 @@ static void say_json(const char *event, const char *members, const char *text) {
 __attribute__((format(printf, 4, 0))) static void
 say(Progress *progress, const char *event, const char *members, const char *format, va_list args) {
     char text[1200];
-    if (progress->quiet)
+    if (progress->quiet || progress->lost)
         return;
     vsnprintf(text, sizeof text, format, args);
     if (progress->json) {
         say_json(event, members, text);
+        end_json(progress);
         return;
     }
     fprintf(stderr, "%s%s\n", progress->line_open ? "\r\033[K" : "", text);

@@ -1,6 +1,7 @@
 /* Progress: what a person, or a program, sees of a running job. On a terminal one line, rewritten
  * in place; elsewhere a plain line every few seconds; with --json one JSON object a line on stdout.
- */
+ * Where stdout cannot be written that is said once (a reader that has gone knows): a job is worth
+ * more than its lines. */
 #ifndef FUNCPIPE_COORDINATOR_PROGRESS_H
 #define FUNCPIPE_COORDINATOR_PROGRESS_H
 
@@ -10,6 +11,7 @@
 typedef struct Progress {
     bool json, terminal, quiet;
     bool line_open; /* a line without its end stands on the terminal */
+    bool lost;      /* stdout took a JSON line no more: nothing else is printed there */
     int64_t shown_ms;
 } Progress;
 

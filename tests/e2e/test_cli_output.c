@@ -3,10 +3,12 @@
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/err.h"
@@ -161,6 +163,47 @@ Test(cli_output, json_of_a_failure, .init = e2e_enter, .fini = e2e_leave) {
     lines = e2e_lines(run.out);
     cr_assert_eq(cJSON_GetArraySize(lines), 2);
     cr_assert_eq(e2e_number(cJSON_GetArrayItem(lines, 1), "exit_code"), 2);
+}
+
+/* A shell runs "funcpipe ARGS"; the exit code. */
+static int shell(const char *format, ...) {
+    char line[1024];
+    va_list args;
+    setenv("FUNCPIPE", FUNCPIPE_BINARY_DIR "/funcpipe", 1);
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    int status = system(line); /* NOLINT(cert-env33-c) */
+    cr_assert(WIFEXITED(status), "%s: %d", line, status);
+    return WEXITSTATUS(status);
+}
+
+/* A job is worth more than its lines. */
+Test(cli_output, stdout_that_cannot_be_written, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    cr_assert_eq(shell("$FUNCPIPE train %s --set steps=60 --json --out a >/dev/full 2>err", job),
+                 1);
+    const char *err = e2e_read("err");
+    cr_assert_eq(strncmp(err,
+                         "funcpipe: warning: progress on stdout is lost, the job goes on: No "
+                         "space",
+                         68),
+                 0, "%s", err);
+    cr_assert_null(strstr(strchr(err, '\n') + 1, "\n"), "%s", err);
+    e2e_check_rows("a", 60);
+    cr_assert_eq(shell("$FUNCPIPE train %s --set steps=60 --out b >/dev/full 2>err", job), 0);
+    cr_assert(strstr(e2e_read("err"), "\nfuncpipe: writing to stdout: No space"));
+    e2e_check_rows("b", 60);
+    cr_assert_eq(
+        shell("{ $FUNCPIPE train %s --set steps=400 --json --out c 2>err; echo $? >code; } "
+              "| head -n 1 >line",
+              job),
+        0);
+    cr_assert_str_eq(e2e_read("code"), "0\n");
+    cr_assert_str_eq(e2e_read("err"), "");
+    e2e_check_rows("c", 400);
+    cr_assert_eq(shell("{ $FUNCPIPE plan %s 2>err; echo $? >code; } | true", job), 0);
+    cr_assert_str_eq(e2e_read("err"), "");
 }
 
 /* Errors are JSON too, beside the words for people. */
