@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "coordinator/cli_parts.h"
+#include "coordinator/interrupt.h"
 #include "coordinator/job.h"
 #include "core/err.h"
 #include "core/text.h"
@@ -81,7 +82,8 @@ static const char train_help[] =
     "Updates whose loss or gradients are not finite are skipped (update.on_nonfinite) and "
     "counted;\n"
     "when the last step is one of them the job has diverged: exit code 5.\n"
-    "Ctrl-C or SIGTERM once: all workers save and end; twice: end at once.\n"
+    "Ctrl-C or SIGTERM once: all workers save and end (before they run: at once); twice: end at\n"
+    "once.\n"
     "examples:\n"
     "  funcpipe train docs/examples/generated-mlp.json\n"
     "  funcpipe train job.json --set plan.stages=4 --set update.lr=0.05 --out runs/4\n"
@@ -417,6 +419,7 @@ static int run_words(int argc, char **argv) {
 
 int cli_main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN); /* a reader that goes away is an error of write */
+    interrupt_begin(wants_json(argc, argv));
     int exit_code = run_words(argc, argv);
     if (cli_flush() >= 0)
         return exit_code;

@@ -8,6 +8,7 @@
 
 #include "coordinator/cli_parts.h"
 #include "coordinator/conductor.h"
+#include "coordinator/notice.h"
 #include "coordinator/plan.h"
 #include "core/err.h"
 #include "core/text.h"
@@ -17,6 +18,16 @@ enum { CLI_PROFILE_MS = 120000 };
 static int setup_failed(int rc, int *out_error) {
     *out_error = rc;
     return job_exit_code(rc, false);
+}
+
+/* config_load, and a word where it takes long. `json`: stdout has lines of JSON. */
+static int load_job(const char *path, const ConfigSet *sets, int n_sets, bool json,
+                    JobConfig *config) {
+    Notice notice;
+    notice_begin(&notice, json, "reading the job and its data ...");
+    int rc = config_load(path, sets, n_sets, 0, config);
+    notice_end(&notice);
+    return rc;
 }
 
 static cJSON *number_or_null(double value) {
@@ -107,7 +118,7 @@ int cli_train(const CliArgs *args, int *out_error) {
             out_error);
     int rc = cli_find_worker(worker, sizeof worker);
     if (rc >= 0)
-        rc = config_load(args->words[0], args->sets, args->n_sets, 0, &config);
+        rc = load_job(args->words[0], args->sets, args->n_sets, args->json, &config);
     if (rc < 0)
         return setup_failed(rc, out_error);
     if (args->out)
@@ -161,7 +172,7 @@ static int load_eval(const CliArgs *args, const char *job, JobConfig *config) {
     ConfigSet sets[CLI_MAX_SETS + N_WHOLE];
     memcpy(sets, args->sets, (size_t)args->n_sets * sizeof sets[0]);
     memcpy(sets + args->n_sets, whole, sizeof whole);
-    TRY(config_load(job, sets, args->n_sets + N_WHOLE, 0, config));
+    TRY(load_job(job, sets, args->n_sets + N_WHOLE, false, config));
     if (!config->order.has_eval) {
         config_done(config);
         return err_set(ERR_ARGUMENT, "%s: the job has no evaluation data ($.data.eval)", job);
@@ -211,9 +222,12 @@ int cli_eval(const CliArgs *args, int *out_error) {
 static int make_plan(const CliArgs *args, JobConfig *config, Plan *plan) {
     char worker[PATH_MAX];
     Profile profile;
+    Notice notice;
     TRY(cli_find_worker(worker, sizeof worker));
-    TRY(config_load(args->words[0], args->sets, args->n_sets, 0, config));
+    TRY(load_job(args->words[0], args->sets, args->n_sets, false, config));
+    notice_begin(&notice, false, "measuring the layers' times ...");
     int rc = plan_profile(config, worker, CLI_PROFILE_MS, NULL, &profile);
+    notice_end(&notice);
     if (rc >= 0) {
         rc = plan_make(config, &profile, plan);
         profile_done(&profile);

@@ -5,7 +5,8 @@
  *
  * Signals: the first SIGINT (Ctrl-C) or SIGTERM asks all workers to save and end, the second ends
  * at once; the exit code is 130 after SIGINT and 6 after SIGTERM (and SIGHUP, unless it was ignored
- * from the start, as under nohup). */
+ * from the start, as under nohup). Those that come before the loop runs, or after it, are
+ * interrupt.h's. */
 #ifndef FUNCPIPE_COORDINATOR_CONDUCTOR_H
 #define FUNCPIPE_COORDINATOR_CONDUCTOR_H
 

@@ -78,7 +78,8 @@ typedef struct Conductor {
     int n_working; /* jobs on libuv's thread pool */
     Store *stores; /* one at a time, in order; the first one is under way */
     bool planned, finishing, closed;
-    int64_t finish_ms;
+    bool measuring_told;
+    int64_t begin_ms, finish_ms;
     int64_t tick_ms,
         blind_until_ms; /* the last tick; after a pause of ours nobody counts as silent */
 
