@@ -88,12 +88,13 @@ int job_exit_code(int err_code, bool running) {
     case ERR_UNREACHABLE:
     case ERR_AUTH:
         return EXIT_CODE_UNREACHABLE;
+    case ERR_UNSUPPORTED: /* by this build or machine: another configuration is wanted */
+        return EXIT_CODE_USAGE;
     case ERR_ARGUMENT:
     case ERR_FORMAT:
     case ERR_NOT_FOUND:
     case ERR_EXISTS:
     case ERR_LIMIT:
-    case ERR_UNSUPPORTED:
         return running ? EXIT_CODE_FAILED : EXIT_CODE_USAGE;
     default:
         return err_code < 0 ? EXIT_CODE_FAILED : EXIT_CODE_DONE;

@@ -375,7 +375,7 @@ Test(job, an_error_that_no_retry_helps_fails_at_once) {
     static const struct {
         int code, exit_code;
     } cases[] = {{ERR_ARGUMENT, EXIT_CODE_FAILED},   {ERR_FORMAT, EXIT_CODE_FAILED},
-                 {ERR_DIVERGED, EXIT_CODE_DIVERGED}, {ERR_UNSUPPORTED, EXIT_CODE_FAILED},
+                 {ERR_DIVERGED, EXIT_CODE_DIVERGED}, {ERR_UNSUPPORTED, EXIT_CODE_USAGE},
                  {ERR_AUTH, EXIT_CODE_UNREACHABLE},  {ERR_INTERNAL, EXIT_CODE_FAILED}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         Story story;
