@@ -10,6 +10,8 @@
 
 #include "coordinator/checkpoint.h"
 #include "coordinator/conductor_parts.h"
+#include "coordinator/interrupt.h"
+#include "coordinator/notice.h"
 #include "coordinator/scratch.h"
 #include "core/clock.h"
 #include "core/err.h"
@@ -96,6 +98,20 @@ static void close_handle(uv_handle_t *handle) {
         uv_close(handle, NULL);
 }
 
+/* libuv leaves them to the system, which would end us: they are held from here on. */
+static void close_signals(Conductor *conductor) {
+    sigset_t ours;
+    sigset_t before;
+    sigemptyset(&ours);
+    for (int i = 0; i < N_SIGNALS; i++)
+        sigaddset(&ours, signal_numbers[i]);
+    pthread_sigmask(SIG_BLOCK, &ours, &before);
+    for (int i = 0; i < N_SIGNALS; i++)
+        close_handle((uv_handle_t *)&conductor->signals[i]);
+    interrupt_hold();
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
 /* Once the job is over, all processes are reaped and all work is done: clean up, end the loop. */
 static void try_close(Conductor *conductor) {
     if (!conductor->finishing || conductor->closed)
@@ -106,8 +122,7 @@ static void try_close(Conductor *conductor) {
         return;
     conductor->closed = true;
     conductor_finish_relay(conductor);
-    for (int i = 0; i < N_SIGNALS; i++)
-        close_handle((uv_handle_t *)&conductor->signals[i]);
+    close_signals(conductor);
     close_handle((uv_handle_t *)&conductor->tick);
     close_handle((uv_handle_t *)&conductor->reported);
     if (running)
@@ -135,11 +150,21 @@ static void note_pause(Conductor *conductor) {
     conductor->tick_ms = now;
 }
 
+static void note_measuring(Conductor *conductor) {
+    bool measuring = conductor->job.state == JOB_PROFILING;
+    if (!measuring || conductor->measuring_told ||
+        conductor->tick_ms - conductor->begin_ms < NOTICE_AFTER_MS)
+        return;
+    conductor->measuring_told = true;
+    progress_say(&conductor->progress, "preparing", "measuring the layers' times ...");
+}
+
 static void on_tick(uv_timer_t *timer) {
     Conductor *conductor = timer->data;
     note_pause(conductor);
     conductor_take_reports(conductor);
     do_delayed(conductor);
+    note_measuring(conductor);
     if (conductor->tick_ms >= conductor->blind_until_ms)
         conductor_event(conductor, &(JobEvent){.kind = JOB_EV_TICK}, NULL);
     if (conductor->job.n_workers > 0 && !conductor->finishing && !conductor->order.eval_only)
@@ -153,8 +178,7 @@ static void on_reported(uv_async_t *async) {
     try_close(conductor);
 }
 
-static void on_signal(uv_signal_t *handle, int number) {
-    Conductor *conductor = handle->data;
+static void take_signal(Conductor *conductor, int number) {
     bool first = conductor->job.cancel == JOB_CANCEL_NONE;
     JobCancel cancel = number == SIGINT ? JOB_CANCEL_INTERRUPT : JOB_CANCEL_TERMINATE;
     outputs_event(conductor->outputs, "signal", NULL, "\"signal\":%d", number);
@@ -164,10 +188,8 @@ static void on_signal(uv_signal_t *handle, int number) {
     conductor_event(conductor, &(JobEvent){.kind = JOB_EV_CANCEL, .cancel = cancel}, NULL);
 }
 
-/* nohup starts its program with SIGHUP ignored, and means it. */
-static bool is_ignored(int number) {
-    struct sigaction now;
-    return number == SIGHUP && sigaction(number, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
+static void on_signal(uv_signal_t *handle, int number) {
+    take_signal(handle->data, number);
 }
 
 static int run_loop(Conductor *conductor) {
@@ -177,7 +199,7 @@ static int run_loop(Conductor *conductor) {
     for (int i = 0; i < N_SIGNALS; i++) {
         uv_signal_init(&conductor->loop, &conductor->signals[i]);
         conductor->signals[i].data = conductor;
-        if (!is_ignored(signal_numbers[i]))
+        if (!interrupt_is_ignored(signal_numbers[i]))
             uv_signal_start(&conductor->signals[i], on_signal, signal_numbers[i]);
     }
     uv_timer_init(&conductor->loop, &conductor->tick);
@@ -185,7 +207,11 @@ static int run_loop(Conductor *conductor) {
     uv_timer_start(&conductor->tick, on_tick, CONDUCT_TICK_MS, CONDUCT_TICK_MS);
     uv_async_init(&conductor->loop, &conductor->reported, on_reported);
     conductor->reported.data = conductor;
+    conductor->begin_ms = conductor_now_ms();
     conductor_event(conductor, &(JobEvent){.kind = JOB_EV_START}, NULL);
+    int number = interrupt_taken(); /* before the loop took them */
+    if (number)
+        take_signal(conductor, number);
     uv_run(&conductor->loop, UV_RUN_DEFAULT);
     if (uv_loop_close(&conductor->loop) == 0)
         invoke_close(conductor->invoker);
@@ -263,17 +289,32 @@ static int prepare_resume(Conductor *conductor) {
 
 static int prepare_outputs(Conductor *conductor) {
     const ConductOptions *options = conductor->options;
-    OutputsMode mode = options->resume      ? OUTPUTS_RESUME
-                       : options->overwrite ? OUTPUTS_OVERWRITE
-                                            : OUTPUTS_NEW;
+    OutputsStart start = {.job = conductor->config->order.job,
+                          .mode = options->overwrite ? OUTPUTS_OVERWRITE
+                                  : options->resume  ? OUTPUTS_RESUME
+                                                     : OUTPUTS_NEW,
+                          .resume_step = conductor->resume_step,
+                          .from = conductor->resume_folder};
     const char *folder = options->out_folder;
     if (!folder) {
         TRY(scratch_make(CONDUCT_SCRATCH_OUT_BYTES, conductor->scratch_out,
                          sizeof conductor->scratch_out));
         folder = conductor->scratch_out;
     }
-    return outputs_open(folder, conductor->config->order.job, mode, conductor->resume_step,
-                        &conductor->outputs);
+    return outputs_open(folder, &start, &conductor->outputs);
+}
+
+/* The folder of the outputs is ours before anything in it is read. One that is not there yet is
+ * made only when it is known that there is something to write. */
+static int lock_outputs(Conductor *conductor, bool make) {
+    const char *folder = conductor->options->out_folder;
+    if (!folder || conductor->lock.fd >= 0 || (!make && access(folder, F_OK) < 0))
+        return 0;
+    if (make)
+        TRY(outputs_make_folder(folder));
+    TRY(outputs_lock(folder, &conductor->lock));
+    interrupt_remove(conductor->lock.path);
+    return 0;
 }
 
 static void end_outputs(Conductor *conductor) {
@@ -285,14 +326,33 @@ static void end_outputs(Conductor *conductor) {
     if (training && checkpoint_clean(outputs_checkpoints(conductor->outputs),
                                      conductor->config->keep_last, INT64_MAX) < 0)
         progress_say(progress, "warning", "removing partial checkpoints: %s", err_text());
+    char newest[ORDER_PATH_BYTES];
+    conductor->result->resumable =
+        training && checkpoint_latest(outputs_checkpoints(conductor->outputs), newest, NULL) >= 0;
     if (conductor->outputs)
-        outputs_event(conductor->outputs, "finished", NULL, "\"state\":\"%s\",\"exit_code\":%d",
-                      job_state_name(job->state), job->exit_code);
+        outputs_event(
+            conductor->outputs, "finished", job->failure.text[0] ? job->failure.text : NULL,
+            "\"state\":\"%s\",\"exit_code\":%d", job_state_name(job->state), job->exit_code);
     outputs_close(conductor->outputs);
     conductor->outputs = NULL;
+    interrupt_remove(NULL);
+    outputs_unlock(&conductor->lock);
     if (conductor->scratch_out[0])
         outputs_remove_tree(conductor->scratch_out);
     progress_end(progress);
+}
+
+static int prepare(Conductor *conductor) {
+    const ConductOptions *options = conductor->options;
+    Notice notice;
+    TRY(lock_outputs(conductor, false));
+    notice_begin(&notice, options->json && !options->quiet, "checking the checkpoint ...");
+    int rc = prepare_resume(conductor);
+    notice_end(&notice);
+    TRY(rc);
+    interrupt_hold(); /* what is made from here on is to be taken away */
+    TRY(lock_outputs(conductor, true));
+    return prepare_outputs(conductor);
 }
 
 static void fill_result(Conductor *conductor) {
@@ -317,9 +377,8 @@ int conduct(JobConfig *config, const ConductOptions *options, ConductResult *out
     atomic_init(&conductor->stop_preparing, false);
     job_init(&conductor->job);
     progress_init(&conductor->progress, options->json, options->quiet);
-    int rc = prepare_resume(conductor);
-    if (rc >= 0)
-        rc = prepare_outputs(conductor);
+    conductor->lock.fd = -1;
+    int rc = prepare(conductor);
     out_result->step = conductor->resume_step;
     if (rc >= 0)
         rc = run_loop(conductor);

@@ -176,7 +176,7 @@ static void act_plan(Conductor *conductor) {
                                   .max_restarts = config->max_restarts,
                                   .eval_only = config->order.eval_only};
     conductor->planned = true;
-    conductor->last_row_ns = clock_now_ns();
+    rate_init(&conductor->rate, clock_now_ns());
     conductor_event(conductor, &(JobEvent){.kind = JOB_EV_PLANNED, .setup = &conductor->setup},
                     NULL);
 }
@@ -240,14 +240,16 @@ static void act_invoke(Conductor *conductor, const JobAction *action) {
 static void act_fence(Conductor *conductor, const JobAction *action) {
     const JobWorker *worker = job_worker(&conductor->job, action->stage, action->replica);
     bool again = false;
-    int rc = outputs_event(conductor->outputs, "worker_died", worker->death_text,
-                           "\"stage\":%d,\"replica\":%d,\"attempt\":%lld,\"step\":%lld",
-                           action->stage, action->replica, (long long)action->attempt - 1,
-                           (long long)worker->death_step);
-    progress_say(&conductor->progress, "worker_died",
-                 "stage %d, replica %d died at step %lld: %s; it starts again from step %lld",
-                 action->stage, action->replica, (long long)worker->death_step, worker->death_text,
-                 (long long)action->step);
+    char members[160];
+    snprintf(members, sizeof members, "\"stage\":%d,\"replica\":%d,\"attempt\":%lld,\"step\":%lld",
+             action->stage, action->replica, (long long)action->attempt - 1,
+             (long long)worker->death_step);
+    int rc = outputs_event(conductor->outputs, "worker_died", worker->death_text, "%s", members);
+    progress_say_with(
+        &conductor->progress, "worker_died", members,
+        "stage %d, replica %d died at step %lld%s: %s; it starts again from step %lld",
+        action->stage, action->replica, (long long)worker->death_step,
+        worker->death_vague ? " or later" : "", worker->death_text, (long long)action->step);
     if (rc >= 0)
         rc = put(conductor,
                  key_fence(&conductor->space, action->stage, action->replica, action->attempt),

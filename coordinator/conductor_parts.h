@@ -10,6 +10,7 @@
 #include "coordinator/outputs.h"
 #include "coordinator/plan.h"
 #include "coordinator/progress.h"
+#include "coordinator/rate.h"
 #include "coordinator/watch.h"
 #include "storage/key.h"
 #include "storage/relay.h"
@@ -77,11 +78,13 @@ typedef struct Conductor {
     int n_working; /* jobs on libuv's thread pool */
     Store *stores; /* one at a time, in order; the first one is under way */
     bool planned, finishing, closed;
-    int64_t finish_ms;
+    bool measuring_told;
+    int64_t begin_ms, finish_ms;
     int64_t tick_ms,
         blind_until_ms; /* the last tick; after a pause of ours nobody counts as silent */
 
     Outputs *outputs;
+    OutputsLock lock;
     char scratch_out[ORDER_PATH_BYTES];   /* "" unless the outputs are scratch */
     char scratch_relay[ORDER_PATH_BYTES]; /* "" unless the relay is */
     char resume_folder[ORDER_PATH_BYTES]; /* the checkpoint the job begins with; "" none */
@@ -99,8 +102,9 @@ typedef struct Conductor {
     Beats *beats;     /* (n_workers) */
     SavedPart *parts; /* of the saves that are not committed yet */
     size_t n_parts, cap_parts;
-    int64_t last_row_ns, n_rows;
-    double sample_s; /* seconds a sample, smoothed; 0: not known yet */
+    int64_t n_rows;
+    int64_t n_skipped; /* steps skipped in this run */
+    Rate rate;
 } Conductor;
 
 int64_t conductor_now_ms(void);

@@ -9,6 +9,7 @@
 #include "core/err.h"
 #include "core/program.h"
 #include "core/text.h"
+#include "storage/relay.h"
 
 static void config_init(JobConfig *config) {
     memset(config, 0, sizeof *config);
@@ -85,8 +86,11 @@ static int blame_sets(int rc, const ConfigSet *sets, int n_sets) {
     ErrNote note;
     err_copy(&note);
     for (int i = n_sets - 1; i >= 0; i--) {
-        if (blames(note.text, &sets[i]))
-            return err_context(rc, "--set %s=%s", sets[i].path, sets[i].text);
+        if (!blames(note.text, &sets[i]))
+            continue;
+        if (strstr(sets[i].text, "://")) /* there may be a password in it */
+            return err_context(rc, "--set %s", sets[i].path);
+        return err_context(rc, "--set %s=%s", sets[i].path, sets[i].text);
     }
     return rc;
 }
@@ -265,6 +269,8 @@ static int parse_relay(JsonObject *root, const char *folder, JobConfig *config) 
         return err_set(ERR_ARGUMENT,
                        "$.relay: '%s' is neither \"auto\" nor a URL such as file:///DIRECTORY",
                        relay);
+    if (strcmp(relay, "auto") != 0 && relay_check_url(relay) < 0)
+        return err_context(ERR_ARGUMENT, "$.relay");
     if (strncmp(relay, "file://", 7) == 0 && relay[7] != '/') {
         char path[ORDER_URL_BYTES - 7];
         TRY(text_copy(path, sizeof path, relay + 7));

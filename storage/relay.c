@@ -71,6 +71,14 @@ static int unknown_scheme(const char *url) {
                    (int)(end - url), url, known);
 }
 
+int relay_check_url(const char *url) {
+    for (int i = 0; i < N_SCHEMES; i++) {
+        if (strncmp(url, schemes[i].prefix, strlen(schemes[i].prefix)) == 0)
+            return 0;
+    }
+    return unknown_scheme(url);
+}
+
 int relay_open(const char *url, Relay **out_relay) {
     for (int i = 0; i < N_SCHEMES; i++) {
         size_t length = strlen(schemes[i].prefix);

@@ -283,7 +283,7 @@ Test(conductor, says_which_save_never_came) {
 
 Test(conductor, says_when_there_is_no_worker_program) {
     ConductResult result;
-    JobConfig config = load(&(ConfigSet){"plan.isa", "fake"}, 1);
+    JobConfig config = load(&(ConfigSet){"plan.isa", "avx2"}, 1);
     ConductOptions options = options_of(NULL);
     options.worker_path = "/no/such/worker";
     cr_expect_eq(conduct(&config, &options, &result), ERR_NOT_FOUND);

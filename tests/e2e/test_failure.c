@@ -56,7 +56,9 @@ static void no_process_is_left(void) {
 
 Test(failure, dies_again_and_again_at_one_step, .init = e2e_enter, .fini = e2e_leave) {
     e2e_break_files("funcpipe-worker link /t17/+n.1.0 1 0 kill", false);
-    expect_failure(NULL, 1, "killed by signal 9 (Killed)");
+    E2e run = expect_failure(NULL, 1, "killed by signal 9 (Killed)");
+    cr_assert(strstr(e2e_read(run.out), "checkpoint failed/checkpoints/10\nto go on: the same"),
+              "%s", e2e_read(run.out));
     const cJSON *state = e2e_event("failed", "state", -1, -1, 0);
     int times = 0;
     int step = -1;
@@ -67,6 +69,17 @@ Test(failure, dies_again_and_again_at_one_step, .init = e2e_enter, .fini = e2e_l
     cr_assert(times >= 3 && times <= 15);
     cr_assert_eq(attempts(0, 0), 1);
     ended_within(20000);
+}
+
+/* Heartbeats tell of its start only; the norms of the steps before say where it died. */
+Test(failure, where_it_died_is_known, .init = e2e_enter, .fini = e2e_leave) {
+    e2e_break_files("funcpipe-worker link /t17/+n.1.0 1 0 kill", true);
+    E2e run = e2e_train(e2e_job("mlp", e2e_mlp), "run",
+                        E2E_ARGS("--set", "timeouts.heartbeat=1m", "--set", "timeouts.start=1m"));
+    cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
+    double step = e2e_number(e2e_event("run", "worker_died", 1, 0, 1), "step");
+    cr_assert(step == 16 || step == 17, "step %g", step); /* 16: the watch was a little behind */
+    e2e_check_rows("run", 200);
 }
 
 Test(failure, dies_at_its_start, .init = e2e_enter, .fini = e2e_leave) {
@@ -197,15 +210,62 @@ Test(failure, diverged, .init = e2e_enter, .fini = e2e_leave) {
     ended_within(10000);
 }
 
-/* The other policy: the steps are skipped, together, and counted. */
+/* The other policy: the steps are skipped, together, counted and told. The last one, too: what is
+ * left is of no use. */
 Test(failure, nonfinite_steps_are_skipped, .init = e2e_enter, .fini = e2e_leave) {
-    const char *job = e2e_job("mlp", e2e_mlp);
-    e2e_train_fully(
-        job, "skipped",
-        E2E_ARGS("--set", "update.lr=1e9", "--set", "update.schedule=null", "--set", "steps=60"));
-    e2e_check_rows("skipped", 60);
-    const cJSON *rows = e2e_lines("skipped/metrics.jsonl");
-    cr_assert_gt(e2e_number(cJSON_GetArrayItem(rows, 59), "skipped"), 0);
+    E2e run = expect_failure(
+        E2E_ARGS("--set", "update.lr=1e9", "--set", "update.schedule=null", "--set", "steps=60"), 5,
+        "the training has diverged: loss or gradients of its last step, 59, were not finite");
+    e2e_check_rows("failed", 60);
+    const cJSON *rows = e2e_lines("failed/metrics.jsonl");
+    int skipped = (int)e2e_number(cJSON_GetArrayItem(rows, 59), "skipped");
+    cr_assert_gt(skipped, 32);
+    cr_assert_eq(e2e_number(cJSON_GetArrayItem(rows, 60 - skipped), "skipped"), 1);
+    cr_assert_eq(e2e_number(cJSON_GetArrayItem(rows, 59 - skipped), "skipped"), 0);
+    cr_assert_eq(e2e_count("failed", "update_skipped"), 6, "1, 2, 4, 8, 16, 32");
+    cr_assert_eq(e2e_number(e2e_event("failed", "update_skipped", -1, -1, 0), "skipped"), 32);
+    char words[80];
+    snprintf(words, sizeof words, "\n%d of 60 updates were skipped: loss or gradients", skipped);
+    cr_assert(strstr(e2e_read(run.out), words), "%s", e2e_read(run.out));
+    cr_assert(strstr(e2e_read(run.err), "gradients were not finite (32 skipped so far)"), "%s",
+              e2e_read(run.err));
+}
+
+static void write_npy(const char *path, const char *dtype, const char *shape, const void *data,
+                      size_t bytes) {
+    char head[128];
+    memcpy(head, "\x93NUMPY\x01\x00\x76\x00", 10);
+    int n = 10 + snprintf(head + 10, sizeof head - 10,
+                          "{'descr': '%s', 'fortran_order': False, 'shape': %s}", dtype, shape);
+    memset(head + n, ' ', sizeof head - (size_t)n);
+    head[127] = '\n';
+    FILE *file = fopen(path, "wb");
+    cr_assert(file && fwrite(head, sizeof head, 1, file) == 1 && fwrite(data, bytes, 1, file) == 1);
+    cr_assert_eq(fclose(file), 0);
+}
+
+/* One sample is beyond all figures: the step that has it is skipped, the others train. */
+Test(failure, skipped_steps_before_the_last_are_no_failure, .init = e2e_enter, .fini = e2e_leave) {
+    static float inputs[8][16];
+    static const int64_t targets[8] = {0, 1, 2, 3, 0, 1, 2, 3};
+    for (int i = 0; i < 16; i++)
+        inputs[1][i] = i % 3 == 0 ? -3e38F : 3e38F;
+    write_npy("x.npy", "<f4", "(8, 16)", inputs, sizeof inputs);
+    write_npy("y.npy", "<i8", "(8,)", targets, sizeof targets);
+    E2e run;
+    int status = e2e_run(
+        &run,
+        E2E_ARGS("train", e2e_job("mlp", e2e_mlp), "--json", "--out", "out", "--set",
+                 "data={\"train\":{\"kind\":\"npy\",\"inputs\":\"x.npy\",\"targets\":\"y.npy\"}}",
+                 "--set", "evaluate=null", "--set", "shuffle=false", "--set", "batch=4", "--set",
+                 "micro_batch=2", "--set", "steps=4"));
+    cr_assert_eq(status, 0, "%d: %s", status, e2e_read(run.err));
+    const cJSON *lines = e2e_lines(run.out);
+    const cJSON *last = cJSON_GetArrayItem(lines, cJSON_GetArraySize(lines) - 1);
+    cr_assert_eq(e2e_number(last, "skipped"), 2);
+    cr_assert(cJSON_IsNumber(cJSON_GetObjectItem(last, "loss")));
+    const cJSON *event = e2e_event("out", "update_skipped", -1, -1, 0);
+    cr_assert_eq(e2e_number(event, "step"), 2);
 }
 
 Test(failure, infeasible, .init = e2e_enter, .fini = e2e_leave) {

@@ -180,6 +180,50 @@ Test(resume, momentum_of_none, .init = e2e_enter, .fini = e2e_leave) {
         E2E_ARGS("--set", "steps=40", "--set", "update.momentum=0", "--resume", "latest"));
 }
 
+/* Another run's checkpoint goes on in a folder of its own, or in place of what is there. */
+Test(resume, from_another_run, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    train_unbroken(job, "other");
+    train_unbroken(job, "unbroken");
+    expect_refusal(job, E2E_ARGS("--resume", e2e_checkpoint("other", 80)),
+                   "holds the outputs of another run");
+    expect_refusal(
+        job,
+        E2E_ARGS("--resume", e2e_checkpoint("unbroken", 60), "--set", "steps=80", "--overwrite"),
+        "would remove checkpoint");
+    e2e_train_fully(job, "unbroken",
+                    E2E_ARGS("--set", "steps=80", "--set", "plan.replicas=null", "--resume",
+                             e2e_checkpoint("other", 60), "--overwrite"));
+    cr_assert_eq(e2e_rows("unbroken"), 20);
+    e2e_check_equal("other", "unbroken", 80);
+}
+
+/* A folder that a run writes into is nobody else's, whatever is asked for; the next one needs not
+ * wait for a killed one. */
+Test(resume, one_run_at_a_time, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    static const char *const more[][5] = {{NULL}, {"--overwrite"}, {"--resume", "latest"}};
+    char words[80];
+    E2e first = e2e_train(job, "out", E2E_ARGS("--set", "steps=100000"));
+    cr_assert(e2e_await_event(&first, "out", "saved", 1), "%s", e2e_read(first.err));
+    snprintf(words, sizeof words, "another run (process %d) is writing its outputs into 'out'",
+             (int)first.pid);
+    for (int i = 0; i < N_OF(more); i++) {
+        E2e second = e2e_train(job, "out", more[i]);
+        int status = e2e_wait(&second);
+        cr_assert_eq(status, 2, "%d: %s", status, e2e_read(second.err));
+        cr_assert(strstr(e2e_read(second.err), words), "%s", e2e_read(second.err));
+        e2e_check_clean(&second);
+    }
+    int64_t rows = e2e_rows("out");
+    cr_assert(e2e_await_rows(&first, "out", rows + 10), "it goes on");
+    kill(first.pid, SIGKILL);
+    e2e_wait(&first);
+    e2e_train_fully(job, "out", E2E_ARGS("--set", "steps=200", "--overwrite"));
+    cr_assert_eq(access("out/.funcpipe-lock", F_OK), -1);
+    e2e_check_rows("out", 200);
+}
+
 /* The model has lost a layer: the checkpoint's tensors of it are too many. */
 Test(resume, surplus_tensors_are_named, .init = e2e_enter, .fini = e2e_leave) {
     const char *job = e2e_job("mlp", e2e_mlp);

@@ -9,6 +9,7 @@
 
 TestSuite(cli, .init = temp_enter, .fini = temp_leave);
 
+static const char *stdout_path; /* NULL: a file of the test */
 static char printed[1 << 16], complained[1 << 16];
 
 static void read_all(const char *name, char *text, size_t bytes) {
@@ -31,7 +32,7 @@ static int run(const char *first, ...) {
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
-        if (!freopen(temp_path("stdout"), "wb", stdout) ||
+        if (!freopen(stdout_path ? stdout_path : temp_path("stdout"), "wb", stdout) ||
             !freopen(temp_path("stderr"), "wb", stderr))
             _exit(99);
         int code = cli_main(argc, argv);
@@ -181,6 +182,22 @@ Test(cli, plan) {
     unsetenv("FUNCPIPE_WORKER");
     cr_expect_eq(run("train", path, NULL), EXIT_CODE_USAGE);
     SAYS(complained, "funcpipe-worker");
+}
+
+Test(cli, what_cannot_be_printed_is_a_failure) {
+    const char *path = job_path();
+    setenv("FUNCPIPE_WORKER", "/bin/false", 1);
+    stdout_path = "/dev/full";
+    static const char *const json[] = {NULL, "--json"};
+    for (int i = 0; i < 2; i++) {
+        cr_expect_eq(run("plan", path, "--set", "plan.isa=avx2", json[i], NULL), EXIT_CODE_FAILED);
+        cr_expect_str_eq(complained, "funcpipe: writing to stdout: No space left on device\n");
+        cr_expect_eq(run("model", "inspect", path, json[i], NULL), EXIT_CODE_FAILED);
+        cr_expect_str_eq(complained, "funcpipe: writing to stdout: No space left on device\n");
+        cr_expect_eq(run("version", json[i], NULL), EXIT_CODE_FAILED);
+        cr_expect_eq(run(i ? "--help" : "help", NULL), EXIT_CODE_FAILED);
+    }
+    stdout_path = NULL;
 }
 
 Test(cli, eval_and_diff_of_nothing) {

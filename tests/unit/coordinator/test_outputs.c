@@ -7,10 +7,16 @@
 
 TestSuite(outputs, .init = temp_enter, .fini = temp_leave);
 
+static int open_in(const char *folder, OutputsMode mode, int64_t resume_step,
+                   Outputs **out_outputs) {
+    return outputs_open(folder,
+                        &(OutputsStart){.job = "job", .mode = mode, .resume_step = resume_step},
+                        out_outputs);
+}
+
 static Outputs *open_mode(OutputsMode mode, int64_t resume_step) {
     Outputs *outputs = NULL;
-    cr_assert_eq(outputs_open(temp_path("a/b/out"), "job", mode, resume_step, &outputs), 0, "%s",
-                 err_text());
+    cr_assert_eq(open_in(temp_path("a/b/out"), mode, resume_step, &outputs), 0, "%s", err_text());
     return outputs;
 }
 
@@ -100,18 +106,41 @@ Test(outputs, a_resume_cuts_the_rows_that_come_again) {
 Test(outputs, refuses_what_is_not_empty) {
     Outputs *outputs = open_mode(OUTPUTS_NEW, 0);
     outputs_close(outputs);
-    cr_expect_eq(outputs_open(temp_path("a/b/out"), "job", OUTPUTS_NEW, 0, &outputs), ERR_EXISTS);
+    cr_expect_eq(open_in(temp_path("a/b/out"), OUTPUTS_NEW, 0, &outputs), ERR_EXISTS);
     cr_expect(strstr(err_text(), "--resume latest"), "%s", err_text());
     outputs = open_mode(OUTPUTS_OVERWRITE, 0);
     outputs_close(outputs);
+}
+
+Test(outputs, are_one_runs_at_a_time) {
+    OutputsLock lock;
+    OutputsLock second;
+    Outputs *outputs = NULL;
+    char words[64];
+    cr_expect_eq(outputs_lock(temp_path("none"), &lock), ERR_NOT_FOUND);
+    cr_assert_eq(outputs_make_folder(temp_path("a/b/out")), 0, "%s", err_text());
+    temp_write("a/b/out/" OUTPUTS_LOCK_NAME, "77\n", 3); /* as a killed run leaves it */
+    cr_assert_eq(outputs_lock(temp_path("a/b/out"), &lock), 0, "%s", err_text());
+    cr_assert_eq(outputs_lock(temp_path("a/b/out"), &second), ERR_EXISTS);
+    snprintf(words, sizeof words, "another run (process %d) ", (int)getpid());
+    cr_expect(strstr(err_text(), words) && strstr(err_text(), "a/b/out"), "%s", err_text());
+    outputs = open_mode(OUTPUTS_NEW, 0); /* it counts as nothing in the folder */
+    outputs_close(outputs);
+    outputs = open_mode(OUTPUTS_OVERWRITE, 0);
+    outputs_close(outputs);
+    cr_expect_eq(outputs_lock(temp_path("a/b/out"), &second), ERR_EXISTS, "still held");
+    outputs_unlock(&lock);
+    outputs_unlock(&lock);
+    cr_expect_lt(access(temp_path("a/b/out/" OUTPUTS_LOCK_NAME), F_OK), 0);
+    cr_assert_eq(outputs_lock(temp_path("a/b/out"), &second), 0, "%s", err_text());
+    outputs_unlock(&second);
 }
 
 Test(outputs, overwrites_only_what_is_a_jobs) {
     Outputs *outputs = NULL;
     mkdir(temp_path("mine"), 0777);
     temp_write("mine/letter.txt", "dear", 4);
-    cr_expect_eq(outputs_open(temp_path("mine"), "job", OUTPUTS_OVERWRITE, 0, &outputs),
-                 ERR_EXISTS);
+    cr_expect_eq(open_in(temp_path("mine"), OUTPUTS_OVERWRITE, 0, &outputs), ERR_EXISTS);
     cr_expect_eq(access(temp_path("mine/letter.txt"), F_OK), 0);
     outputs = open_mode(OUTPUTS_NEW, 0);
     outputs_close(outputs);
@@ -123,6 +152,33 @@ Test(outputs, overwrites_only_what_is_a_jobs) {
     cr_expect_lt(access(temp_path("a/b/out/trace.json"), F_OK), 0);
 }
 
+/* Rows and checkpoints of two runs are not mixed. */
+Test(outputs, goes_on_only_from_its_own_checkpoint) {
+    static const char metrics[] = "step,epoch\n0,0\n6,0\n";
+    char own[256];
+    OutputsStart start = {.job = "job", .mode = OUTPUTS_RESUME, .resume_step = 6};
+    Outputs *outputs = NULL;
+    outputs_close(open_mode(OUTPUTS_NEW, 0));
+    snprintf(own, sizeof own, "%s/6", temp_path("a/b/out/checkpoints"));
+    temp_write("a/b/out/metrics.csv", metrics, sizeof metrics - 1);
+    start.from = temp_path("a/b/out2/checkpoints/6");
+    cr_expect_eq(outputs_open(temp_path("a/b/out"), &start, &outputs), ERR_EXISTS);
+    cr_expect(strstr(err_text(), "a/b/out2/checkpoints/6': choose another --out"), "%s",
+              err_text());
+    cr_expect_str_eq(text_of("metrics.csv"), metrics, "nothing was touched");
+    start.from = own;
+    cr_assert_eq(outputs_open(temp_path("a/b/out"), &start, &outputs), 0, "%s", err_text());
+    outputs_close(outputs);
+    cr_expect_eq(count_lines(text_of("metrics.csv")), 2, "rows beyond the checkpoint are cut");
+    start.mode = OUTPUTS_OVERWRITE;
+    cr_expect_eq(outputs_open(temp_path("a/b/out"), &start, &outputs), ERR_ARGUMENT);
+    cr_expect(strstr(err_text(), "would remove checkpoint"), "%s", err_text());
+    start.from = temp_path("a/b/out2/checkpoints/6");
+    cr_assert_eq(outputs_open(temp_path("a/b/out"), &start, &outputs), 0, "%s", err_text());
+    outputs_close(outputs);
+    cr_expect_eq(count_lines(text_of("metrics.csv")), 1);
+}
+
 /* A resume cleans checkpoints: never in a folder that was somebody's own before. */
 Test(outputs, resumes_only_in_what_is_the_jobs) {
     static const char other[] = "{\"name\":\"other\"}";
@@ -131,14 +187,13 @@ Test(outputs, resumes_only_in_what_is_the_jobs) {
     mkdir(temp_path("mine"), 0777);
     mkdir(temp_path("mine/checkpoints"), 0777);
     mkdir(temp_path("mine/checkpoints/7"), 0777);
-    cr_expect_eq(outputs_open(temp_path("mine"), "job", OUTPUTS_RESUME, 70, &outputs), ERR_EXISTS);
+    cr_expect_eq(open_in(temp_path("mine"), OUTPUTS_RESUME, 70, &outputs), ERR_EXISTS);
     cr_expect(strstr(err_text(), "holds no job's outputs"), "%s", err_text());
     cr_expect_lt(access(temp_path("mine/logs"), F_OK), 0, "nothing is made there");
     outputs_close(open_mode(OUTPUTS_RESUME, 70)); /* an empty one will do */
     outputs_close(open_mode(OUTPUTS_RESUME, 70));
     temp_write("a/b/out/job.json", other, sizeof other - 1);
-    cr_expect_eq(outputs_open(temp_path("a/b/out"), "job", OUTPUTS_RESUME, 70, &outputs),
-                 ERR_EXISTS);
+    cr_expect_eq(open_in(temp_path("a/b/out"), OUTPUTS_RESUME, 70, &outputs), ERR_EXISTS);
     cr_expect(strstr(err_text(), "of job 'other', not of 'job'"), "%s", err_text());
     temp_write("a/b/out/job.json", same, sizeof same - 1);
     outputs_close(open_mode(OUTPUTS_RESUME, 70));
