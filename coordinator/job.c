@@ -201,27 +201,6 @@ static int check_budget(Job *job, const JobWorker *worker, int code, JobActions 
     return 0;
 }
 
-static int worker_died(Job *job, JobWorker *worker, const JobEvent *event, int code,
-                       const char *text, JobActions *actions) {
-    int64_t step = end_step_of(worker, event);
-    got_to(worker, step);
-    worker->alive = false;
-    snprintf(worker->death_text, sizeof worker->death_text, "%s", text);
-    worker->death_vague = step == worker->resume_step && step < worker->best_step;
-    bool again = step == worker->death_step || worker->death_vague;
-    worker->deaths_there = again ? worker->deaths_there + 1 : 1;
-    worker->death_step = step;
-    worker->deaths_stuck++;
-    TRY(check_budget(job, worker, code, actions));
-    if (job_is_final(job))
-        return 0;
-    int64_t delay = 0;
-    for (int64_t i = 1; i < worker->deaths_there && delay < RESTART_MAX_DELAY_MS; i++)
-        delay = delay ? 2 * delay : RESTART_DELAY_MS;
-    worker->restarts++;
-    return invoke(job, worker, event->now_ms, delay, actions);
-}
-
 /* The worker an event speaks of, when it is the present attempt's; else NULL. */
 static JobWorker *present(const Job *job, const JobEvent *event) {
     JobWorker *worker = job_worker(job, event->stage, event->replica);
@@ -272,6 +251,42 @@ static int check_drop(Job *job, JobActions *actions) {
     return act(actions, &action);
 }
 
+/* A stop was decided, and all have saved it: a successor would know nothing of the stop, and wait
+ * for steps that never come. */
+static bool nothing_is_left(const Job *job) {
+    return job->end_step < job->setup.end_step && job->committed >= job->end_step;
+}
+
+static int worker_is_done(Job *job, JobWorker *worker, int64_t now_ms, JobActions *actions) {
+    worker->alive = false;
+    worker->done = true;
+    TRY(check_drop(job, actions));
+    return check_finished(job, now_ms, actions);
+}
+
+static int worker_died(Job *job, JobWorker *worker, const JobEvent *event, int code,
+                       const char *text, JobActions *actions) {
+    int64_t step = end_step_of(worker, event);
+    if (nothing_is_left(job))
+        return worker_is_done(job, worker, event->now_ms, actions);
+    got_to(worker, step);
+    worker->alive = false;
+    snprintf(worker->death_text, sizeof worker->death_text, "%s", text);
+    worker->death_vague = step == worker->resume_step && step < worker->best_step;
+    bool again = step == worker->death_step || worker->death_vague;
+    worker->deaths_there = again ? worker->deaths_there + 1 : 1;
+    worker->death_step = step;
+    worker->deaths_stuck++;
+    TRY(check_budget(job, worker, code, actions));
+    if (job_is_final(job))
+        return 0;
+    int64_t delay = 0;
+    for (int64_t i = 1; i < worker->deaths_there && delay < RESTART_MAX_DELAY_MS; i++)
+        delay = delay ? 2 * delay : RESTART_DELAY_MS;
+    worker->restarts++;
+    return invoke(job, worker, event->now_ms, delay, actions);
+}
+
 static int on_planned(Job *job, const JobEvent *event, JobActions *actions) {
     const JobSetup *setup = event->setup;
     int64_t n = 0;
@@ -320,10 +335,7 @@ static int on_exited(Job *job, const JobEvent *event, JobActions *actions) {
     if (!worker)
         return 0;
     if (event->code == 0 && (event->step >= job->end_step || job->state == JOB_SAVING)) {
-        worker->alive = false;
-        worker->done = true;
-        TRY(check_drop(job, actions));
-        return check_finished(job, event->now_ms, actions);
+        return worker_is_done(job, worker, event->now_ms, actions);
     }
     if (event->code == 0)
         return worker_died(job, worker, event, ERR_WORKER, "it ended before its last step",

@@ -619,6 +619,26 @@ Test(job, a_worker_that_dies_while_stopping_is_replaced_to_finish_the_save) {
     end(&story);
 }
 
+/* A successor would know nothing of the stop, and wait for steps that never come. */
+Test(job, a_worker_that_dies_behind_the_last_save_of_a_stop_is_done) {
+    Story story;
+    begin_usual(&story);
+    run_to(&story, 0, 3);
+    send(&story, (JobEvent){.kind = JOB_EV_CANCEL, .cancel = JOB_CANCEL_INTERRUPT});
+    step(&story, 3, DECISION_STOP);
+    all_saved(&story, 4);
+    committed(&story, 4);
+    ended(&story, 1, 0, ERR_KILLED, -1, "killed");
+    cr_expect_eq(count(&story, JOB_ACT_INVOKE), 0);
+    cr_expect_eq(story.job.state, JOB_SAVING);
+    ended(&story, 0, 0, 0, 4, NULL);
+    ended(&story, 1, 1, ERR_KILLED, -1, "killed");
+    cr_expect_eq(count(&story, JOB_ACT_INVOKE), 0);
+    cr_expect_eq(story.job.state, JOB_CANCELLED);
+    cr_expect_eq(story.job.exit_code, EXIT_CODE_INTERRUPTED);
+    end(&story);
+}
+
 Test(job, cancelling_twice_ends_at_once) {
     Story story;
     begin_usual(&story);
