@@ -1,7 +1,6 @@
 #include "coordinator/cli.h"
 
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -361,7 +360,6 @@ static int run_command(const Command *command, int argc, char **argv) {
 }
 
 int cli_main(int argc, char **argv) {
-    signal(SIGPIPE, SIG_IGN); /* a reader that goes away is an error of write */
     if (argc < 2) {
         print_usage(stderr);
         return EXIT_CODE_USAGE;

@@ -13,9 +13,15 @@
 #include "coordinator/scratch.h"
 #include "core/clock.h"
 #include "core/err.h"
+#include "core/process.h"
 #include "core/text.h"
 
-enum { CONDUCT_REAP_MS = 10000, CONDUCT_SCRATCH_OUT_BYTES = 1 << 20 };
+enum {
+    CONDUCT_REAP_MS = 10000,
+    CONDUCT_SCRATCH_OUT_BYTES = 1 << 20,
+    CONDUCT_FILES = 32,
+    CONDUCT_THREADS = 6 /* libuv's four, the watch, and one for what else may come */
+};
 
 static const int signal_numbers[] = {SIGINT, SIGTERM, SIGHUP};
 enum { N_SIGNALS = sizeof signal_numbers / sizeof signal_numbers[0] };
@@ -317,7 +323,10 @@ int conduct(JobConfig *config, const ConductOptions *options, ConductResult *out
     atomic_init(&conductor->stop_preparing, false);
     job_init(&conductor->job);
     progress_init(&conductor->progress, options->json, options->quiet);
-    int rc = prepare_resume(conductor);
+    /* libuv aborts where it does not get what it needs: its loop, and a pool of four threads. */
+    int rc = process_check_limits(CONDUCT_FILES, CONDUCT_THREADS);
+    if (rc >= 0)
+        rc = prepare_resume(conductor);
     if (rc >= 0)
         rc = prepare_outputs(conductor);
     out_result->step = conductor->resume_step;

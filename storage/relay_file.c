@@ -17,7 +17,6 @@
 
 #include "core/clock.h"
 #include "core/err.h"
-#include "core/file.h"
 
 #define TEMPORARY_PREFIX ".tmp-"
 
@@ -149,10 +148,7 @@ static int write_parts(RelayFile *file, const char *key, int fd, const Slice *pa
         if (parts[i].bytes > 0) /* writev only reads: the const may go */
             vectors[n_vectors++] = (struct iovec){(void *)(uintptr_t)parts[i].data, parts[i].bytes};
     }
-    FileGuard guard;
-    file_guard(&guard);
     int rc = write_all(fd, vectors, n_vectors, deadline_ns);
-    file_unguard(&guard);
     if (rc < 0 && errno == ETIMEDOUT)
         return err_set(ERR_TIMEOUT, "putting '%s' in file://%s: the deadline passed", key,
                        file->root);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/log.h"
+#include "core/process.h"
 #include "core/text.h"
 #include "gpu/device.h"
 #include "worker/run.h"
@@ -164,6 +165,7 @@ static int main_usage(void) {
 
 int main(int argc, char **argv) {
     const char *order = NULL, *mode = NULL;
+    process_begin();
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--order") == 0 && i + 1 < argc) {
             order = argv[++i];
