@@ -92,7 +92,7 @@ static int name_package(int rc, const DataSpec *data) {
     return err_set(rc, "%s (apt-get install dataset-fashion-mnist brings it)", note.text);
 }
 
-static int look_at_files(const DataSpec *data, const Model *model, const char *path,
+static int look_at_files(DataSpec *data, const Model *model, const char *path,
                          int64_t *out_samples) {
     Dataset *dataset = NULL;
     int rc = dataset_open(data, true, true, &dataset);
@@ -100,6 +100,7 @@ static int look_at_files(const DataSpec *data, const Model *model, const char *p
         return err_context(name_package(rc, data), "%s", path);
     rc = check_form(dataset, model, path);
     *out_samples = dataset_samples(dataset);
+    dataset_marks(dataset, data->marks); /* workers must find these files */
     dataset_close(dataset);
     return rc;
 }

@@ -149,10 +149,12 @@ static int parse_parts(JsonObject *object, Order *order) {
     TRY(order_parse_plan(value, path, &order->plan));
     TRY(json_get(object, "train", &value, path));
     TRY(order_parse_data(value, path, &order->train));
+    TRY(order_opt_marks(object, "train_marks", &order->train));
     int present = json_opt(object, "eval", &value, path);
     TRY(present);
     if (present) {
         TRY(order_parse_data(value, path, &order->eval));
+        TRY(order_opt_marks(object, "eval_marks", &order->eval));
         order->has_eval = true;
     }
     TRY(json_get(object, "update", &value, path));
@@ -212,8 +214,11 @@ int order_format(const Order *order, Buf *out_text) {
     put_flat(&root, order);
     order_put(&root, "plan", order_plan_to_json(&order->plan));
     order_put(&root, "train", order_data_to_json(&order->train));
-    if (order->has_eval)
+    order_put_marks(&root, "train_marks", &order->train);
+    if (order->has_eval) {
         order_put(&root, "eval", order_data_to_json(&order->eval));
+        order_put_marks(&root, "eval_marks", &order->eval);
+    }
     order_put(&root, "update", order_update_to_json(&order->update));
     if (order->program)
         order_put_text(&root, "program", order->program);
