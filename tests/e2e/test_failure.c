@@ -214,6 +214,34 @@ Test(failure, infeasible, .init = e2e_enter, .fini = e2e_leave) {
         "--set plan={\"stages\":50}: $.plan.stages: 50 stages, but model 'mlp' has only");
     expect_failure(E2E_ARGS("--set", "platform={\"kind\":\"local\",\"workers\":2}"), 4,
                    "the plan needs 4 workers");
+    const char *huge = "model.options={\"input\":[800000],\"hidden\":[800000],\"classes\":2}";
+    expect_failure(E2E_ARGS("--set", huge, "--set", "plan={\"stages\":2}", "--overwrite"), 4,
+                   "funcpipe: measuring the layers: cpu device: ");
+    expect_failure(E2E_ARGS("--set", huge, "--set", "plan=null", "--overwrite"), 4, " too little");
+}
+
+/* What measuring finds is wrong with the job, not with the run. */
+Test(failure, bad_jobs_that_measuring_finds, .init = e2e_enter, .fini = e2e_leave) {
+    static const char isa[] =
+        "funcpipe: $.plan.isa: cpu device: instruction set 'avx1024' is not one of auto, ";
+    expect_failure(E2E_ARGS("--set", "plan.isa=avx1024"), 2, isa);
+    expect_failure(E2E_ARGS("--set", "plan={\"isa\":\"avx1024\",\"stages\":2}", "--overwrite"), 2,
+                   "avx1024");
+    char tokens[2000];
+    memset(tokens, 31, sizeof tokens);
+    FILE *file = fopen("tokens.bin", "wb");
+    cr_assert(file && fwrite(tokens, sizeof tokens, 1, file) == 1 && fclose(file) == 0);
+    E2e run = e2e_train(
+        e2e_job("gpt", e2e_gpt), "tokens",
+        E2E_ARGS("--set",
+                 "data.train={\"kind\":\"tokens\",\"path\":\"tokens.bin\",\"dtype\":\"U8\","
+                 "\"context\":12}",
+                 "--set", "data.eval=null", "--set", "evaluate=null", "--set",
+                 "plan={\"stages\":2}"));
+    cr_assert_eq(e2e_wait(&run), 2, "%s", e2e_read(run.err));
+    const char *text = e2e_read(run.err);
+    cr_assert(strstr(text, "funcpipe: measuring the layers: ") && strstr(text, "tokens.bin"), "%s",
+              text);
 }
 
 Test(failure, bad_jobs, .init = e2e_enter, .fini = e2e_leave) {
