@@ -502,10 +502,14 @@ static int open_root(RelayFile *file, const char *directory) {
         return err_set(ERR_ARGUMENT, "the path of the relay directory '%.60s...' is too long",
                        directory);
     struct stat about;
-    if (stat(file->root, &about) < 0 || access(file->root, R_OK | W_OK | X_OK) < 0)
+    if (stat(file->root, &about) < 0)
         return err_errno(ERR_UNREACHABLE, errno, "the relay directory '%s'", file->root);
     if (!S_ISDIR(about.st_mode))
         return err_set(ERR_UNREACHABLE, "the relay '%s' is not a directory", file->root);
+    if (strcmp(file->root, "/") == 0)
+        return err_set(ERR_ARGUMENT, "the relay may not be '/': give it a directory of its own");
+    if (access(file->root, R_OK | W_OK | X_OK) < 0)
+        return err_errno(ERR_UNREACHABLE, errno, "the relay directory '%s'", file->root);
     return 0;
 }
 
