@@ -260,6 +260,10 @@ Test(failure, unreachable_relay, .init = e2e_enter, .fini = e2e_leave) {
     expect_failure(E2E_ARGS("--set", "relay=file:///nowhere/of/any/use"), 3, "/nowhere/of/any/use");
     expect_failure(E2E_ARGS("--overwrite", "--set", "relay=carrier-pigeon://loft"), 2,
                    "carrier-pigeon");
+    expect_failure(E2E_ARGS("--overwrite", "--set", "relay=file:///dev/null"), 3,
+                   "'/dev/null' is not a directory");
+    expect_failure(E2E_ARGS("--overwrite", "--set", "relay=file:////."), 2,
+                   "$.relay: 'file:////.' is the root of the file system");
 }
 
 Test(failure, no_worker_program, .init = e2e_enter, .fini = e2e_leave) {
