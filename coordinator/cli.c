@@ -284,9 +284,10 @@ static int unknown_command(const char *name) {
         known[i] = commands[i].name;
     const char *nearest = text_nearest(name, known, N_COMMANDS);
     if (nearest)
-        fprintf(stderr, "funcpipe: unknown command '%s' (did you mean '%s'?)\n", name, nearest);
+        err_set(ERR_ARGUMENT, "unknown command '%s' (did you mean '%s'?)", name, nearest);
     else
-        fprintf(stderr, "funcpipe: unknown command '%s'; see funcpipe --help\n", name);
+        err_set(ERR_ARGUMENT, "unknown command '%s'; see funcpipe --help", name);
+    fprintf(stderr, "funcpipe: %s\n", err_text());
     return EXIT_CODE_USAGE;
 }
 

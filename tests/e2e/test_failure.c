@@ -248,6 +248,11 @@ Test(failure, bad_jobs, .init = e2e_enter, .fini = e2e_leave) {
     E2e run;
     expect_failure(E2E_ARGS("--set", "batch=0"), 2, "--set batch=0: $.batch: 0 is outside");
     expect_failure(E2E_ARGS("--set", "plan.stagse=2"), 2, "(did you mean 'stages'?)");
+    expect_failure(E2E_ARGS("--set", "pl\x1b[2Jan=\n"), 2, "unknown key 'pl\\x1b[2Jan'");
+    static char long_value[100000] = "plan.isa=";
+    memset(long_value + 9, 'A', sizeof long_value - 10);
+    run = expect_failure(E2E_ARGS("--set", long_value), 2, "' is longer than 31 characters");
+    cr_assert_lt(strlen(e2e_read(run.err)), 1000);
     e2e_write("broken.json", "{\"version\": 1,\n  \"name\": }\n");
     cr_assert_eq(e2e_run(&run, E2E_ARGS("train", "broken.json")), 2);
     cr_assert(strstr(e2e_read(run.err), "broken.json"), "%s", e2e_read(run.err));
