@@ -10,6 +10,7 @@
 
 #include "coordinator/checkpoint.h"
 #include "coordinator/conductor_parts.h"
+#include "coordinator/paths.h"
 #include "coordinator/scratch.h"
 #include "core/clock.h"
 #include "core/err.h"
@@ -325,6 +326,10 @@ int conduct(JobConfig *config, const ConductOptions *options, ConductResult *out
     progress_init(&conductor->progress, options->json, options->quiet);
     /* libuv aborts where it does not get what it needs: its loop, and a pool of four threads. */
     int rc = process_check_limits(CONDUCT_FILES, CONDUCT_THREADS);
+    if (rc >= 0)
+        rc = paths_check("--out", options->out_folder);
+    if (rc >= 0)
+        rc = paths_check(options->out_folder ? "--resume" : "the checkpoint", options->resume);
     if (rc >= 0)
         rc = prepare_resume(conductor);
     if (rc >= 0)

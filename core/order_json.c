@@ -89,6 +89,22 @@ static int check_work(const Order *order, const char *path) {
     return 0;
 }
 
+/* JSON would carry another text. */
+static int check_utf8(const char *text, const char *path, const char *key) {
+    return text_is_utf8(text, strlen(text))
+               ? 0
+               : err_set(ERR_ARGUMENT, "%s.%s: '%s' is not valid UTF-8", path, key, text);
+}
+
+static int check_texts(const Order *order, const char *path) {
+    for (size_t i = 0; i < N_OF(text_fields); i++)
+        TRY(check_utf8((const char *)order + text_fields[i].offset, path, text_fields[i].key));
+    TRY(check_utf8(order->train.input_path, path, "train"));
+    TRY(check_utf8(order->train.target_path, path, "train"));
+    TRY(check_utf8(order->eval.input_path, path, "eval"));
+    return check_utf8(order->eval.target_path, path, "eval");
+}
+
 /* Ranges that parsing has checked already are checked here for orders built in memory. */
 static int check_order(const Order *order, const char *path) {
     for (size_t i = 0; i < N_OF(int_fields); i++) {
@@ -100,6 +116,7 @@ static int check_order(const Order *order, const char *path) {
             return err_set(ERR_ARGUMENT, "%s.%s: %lld is not from %lld to %lld", path, field->key,
                            (long long)value, (long long)field->min, (long long)field->max);
     }
+    TRY(check_texts(order, path));
     int rc = text_check_name("job name", order->job, sizeof order->job - 1);
     if (rc < 0)
         return err_context(rc, "%s.job", path);

@@ -361,7 +361,7 @@ static size_t shorten_words(char *text) {
 }
 
 const char *text_printable(const char *text, char *out, size_t out_bytes) {
-    char few[4096];
+    char few[4096] = "";
     size_t bytes = strlen(text);
     char *work = few;
     if (bytes > (sizeof few - 1) / 4) {

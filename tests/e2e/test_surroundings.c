@@ -3,7 +3,9 @@
 #include <criterion/criterion.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/support/e2e.h"
@@ -46,6 +48,37 @@ Test(surroundings, closed_descriptors, .init = e2e_enter, .fini = e2e_leave) {
         e2e_check_rows("out", 30);
         cr_assert_eq(e2e_count("out", "progress"), 0);
     }
+}
+
+/* ---- paths that are not UTF-8 ---- */
+
+static void expect_refused(const char *const *args, const char *words) {
+    E2e run;
+    cr_assert_eq(e2e_run(&run, args), 2, "%s", e2e_read(run.err));
+    cr_assert(strstr(e2e_read(run.err), words), "expected '%s' in: %s", words, e2e_read(run.err));
+    e2e_check_clean(&run);
+}
+
+Test(surroundings, paths_that_no_order_can_name, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    expect_refused(E2E_ARGS("train", job, "--out", "o\xFFut"),
+                   "--out: the path 'o\\xffut' is not valid UTF-8");
+    cr_assert_eq(access("o\xFFut", F_OK), -1, "a folder was made");
+    expect_refused(E2E_ARGS("train", job, "--out", "out", "--resume", "a\xFF"),
+                   "--resume: the path 'a\\xff' is not valid UTF-8");
+    cr_assert_eq(access("out", F_OK), -1, "a folder was made");
+    cr_assert_eq(mkdir("\xFF", 0700), 0);
+    cr_assert_eq(rename("mlp.json", "\xFF/mlp.json"), 0);
+    job = e2e_path("%s", "\xFF/mlp.json");
+    expect_refused(E2E_ARGS("train", job, "--out", "out", "--set", "relay=file://relay"),
+                   "which 'relay' is relative to, is not valid UTF-8");
+    cr_assert_eq(chdir("\xFF"), 0);
+    expect_refused(E2E_ARGS("train", "mlp.json"), "/\\xff' is not valid UTF-8");
+    cr_assert_eq(access("funcpipe-out", F_OK), -1, "a folder was made");
+    cr_assert_eq(chdir(".."), 0);
+    /* Where no path is relative to it, the job may stand there; such a TMPDIR is not used. */
+    setenv("TMPDIR", e2e_path("%s", "\xFF"), 1);
+    e2e_train_fully(job, "out", E2E_ARGS("--set", "steps=20"));
 }
 
 /* ---- data that changes ---- */

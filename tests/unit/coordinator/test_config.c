@@ -239,6 +239,19 @@ Test(config, the_platform_is_this_machine) {
     config_done(&config);
 }
 
+/* Orders are JSON: they could not name such a file. */
+Test(config, folders_are_utf8_where_paths_are_relative) {
+    JobConfig config;
+    const ConfigSet sets[] = {{"relay", "file://r"}};
+    cr_assert_eq(config_parse("job.json", base, strlen(base), "/\xFF", sets, 1, 0, &config),
+                 ERR_ARGUMENT);
+    cr_assert(
+        strstr(err_text(), "the folder '/\\xff', which 'r' is relative to, is not valid UTF-8"),
+        "%s", err_text());
+    cr_assert_eq(config_parse("job.json", base, strlen(base), "/\xFF", NULL, 0, 0, &config), 0);
+    config_done(&config);
+}
+
 Test(config, evaluation_needs_data) {
     static const ConfigSet sets[] = {{"data.eval", "null"}, {"evaluate.every_steps", "5"}};
     JobConfig config;

@@ -387,6 +387,11 @@ Test(order, format_refuses_what_parse_would) {
     cr_expect(eq(int, order_format(&order, &text), ERR_ARGUMENT));
     cr_expect(eq(str, (char *)err_text(), "order.batch: -1 is not from 1 to 1099511627776"));
     cr_expect(eq(sz, text.bytes, 0));
+    order.batch = 8;
+    strcpy(order.store_path, "/tmp/\xFF");
+    cr_expect(eq(int, order_format(&order, &text), ERR_ARGUMENT));
+    cr_expect(eq(str, (char *)err_text(), "order.store_path: '/tmp/\\xff' is not valid UTF-8"));
+    cr_expect(eq(sz, text.bytes, 0));
     order_done(&order);
     buf_done(&text);
 }
