@@ -125,15 +125,17 @@ static const char *const state_names[] = {"equal", "values", "form", "only_a", "
 static void print_diff(const CheckpointDiff *diff) {
     for (int64_t i = 0; i < diff->n_rows; i++) {
         const CheckpointDiffRow *row = &diff->rows[i];
+        char name[2 * TEXT_WORD_BYTES];
+        text_printable(row->name, name, sizeof name);
         if (row->state == CHECKPOINT_EQUAL)
-            printf("= %s\n", row->name);
+            printf("= %s\n", name);
         else if (row->state == CHECKPOINT_VALUES)
-            printf("%-40s max |a-b| %.3g, relative %.3g, norm %.3g\n", row->name, row->max_abs,
+            printf("%-40s max |a-b| %.3g, relative %.3g, norm %.3g\n", name, row->max_abs,
                    row->max_rel, row->l2_rel);
         else if (row->state == CHECKPOINT_FORM)
-            printf("%-40s differs in type or shape\n", row->name);
+            printf("%-40s differs in type or shape\n", name);
         else
-            printf("%-40s is only in %s\n", row->name, row->state == CHECKPOINT_ONLY_A ? "A" : "B");
+            printf("%-40s is only in %s\n", name, row->state == CHECKPOINT_ONLY_A ? "A" : "B");
     }
     printf("%lld %s: %lld equal, %lld with other values, %lld of another form, %lld only in A, "
            "%lld only in B\n",

@@ -10,14 +10,24 @@
 
 #include "coordinator/checkpoint.h"
 #include "coordinator/conductor_parts.h"
+<<<<<<< HEAD
 #include "coordinator/interrupt.h"
 #include "coordinator/notice.h"
+=======
+#include "coordinator/paths.h"
+>>>>>>> fixF
 #include "coordinator/scratch.h"
 #include "core/clock.h"
 #include "core/err.h"
+#include "core/process.h"
 #include "core/text.h"
 
-enum { CONDUCT_REAP_MS = 10000, CONDUCT_SCRATCH_OUT_BYTES = 1 << 20 };
+enum {
+    CONDUCT_REAP_MS = 10000,
+    CONDUCT_SCRATCH_OUT_BYTES = 1 << 20,
+    CONDUCT_FILES = 32,
+    CONDUCT_THREADS = 6 /* libuv's four, the watch, and one for what else may come */
+};
 
 static const int signal_numbers[] = {SIGINT, SIGTERM, SIGHUP};
 enum { N_SIGNALS = sizeof signal_numbers / sizeof signal_numbers[0] };
@@ -377,8 +387,21 @@ int conduct(JobConfig *config, const ConductOptions *options, ConductResult *out
     atomic_init(&conductor->stop_preparing, false);
     job_init(&conductor->job);
     progress_init(&conductor->progress, options->json, options->quiet);
+<<<<<<< HEAD
     conductor->lock.fd = -1;
     int rc = prepare(conductor);
+=======
+    /* libuv aborts where it does not get what it needs: its loop, and a pool of four threads. */
+    int rc = process_check_limits(CONDUCT_FILES, CONDUCT_THREADS);
+    if (rc >= 0)
+        rc = paths_check("--out", options->out_folder);
+    if (rc >= 0)
+        rc = paths_check(options->out_folder ? "--resume" : "the checkpoint", options->resume);
+    if (rc >= 0)
+        rc = prepare_resume(conductor);
+    if (rc >= 0)
+        rc = prepare_outputs(conductor);
+>>>>>>> fixF
     out_result->step = conductor->resume_step;
     if (rc >= 0)
         rc = run_loop(conductor);

@@ -182,6 +182,10 @@ static int parse_evaluate(JsonObject *root, Order *order) {
                        object.path);
     if (epochs > 0)
         order->eval_every = epochs * order_steps_per_epoch(order->train_samples, order->batch);
+    if (order->eval_every > CONFIG_MAX_COUNT)
+        return err_set(ERR_LIMIT, "%s.every_epochs: %lld epochs are %lld steps, more than %lld",
+                       object.path, (long long)epochs, (long long)order->eval_every,
+                       (long long)CONFIG_MAX_COUNT);
     TRY(json_opt_i64(&object, "samples", 1, CONFIG_MAX_COUNT, &samples));
     TRY(config_check_eval_samples(order, samples, "$.evaluate.samples"));
     return json_end(&object);
@@ -262,6 +266,11 @@ static int parse_seed(JsonObject *root, uint64_t *out_seed) {
     return 0;
 }
 
+/* "/", "//", "/./..": the root of the file system. */
+static bool is_root(const char *path) {
+    return path[0] == '/' && path[strspn(path, "/.")] == '\0' && !strstr(path, "...");
+}
+
 static int parse_relay(JsonObject *root, const char *folder, JobConfig *config) {
     const char *relay = "auto";
     TRY(json_opt_string(root, "relay", &relay));
@@ -269,8 +278,17 @@ static int parse_relay(JsonObject *root, const char *folder, JobConfig *config) 
         return err_set(ERR_ARGUMENT,
                        "$.relay: '%s' is neither \"auto\" nor a URL such as file:///DIRECTORY",
                        relay);
+<<<<<<< HEAD
     if (strcmp(relay, "auto") != 0 && relay_check_url(relay) < 0)
         return err_context(ERR_ARGUMENT, "$.relay");
+=======
+    if (strncmp(relay, "file://", 7) == 0 && is_root(relay + 7))
+        return err_set(
+            ERR_ARGUMENT,
+            "$.relay: '%s' is the root of the file system; give the relay a directory of "
+            "its own",
+            relay);
+>>>>>>> fixF
     if (strncmp(relay, "file://", 7) == 0 && relay[7] != '/') {
         char path[ORDER_URL_BYTES - 7];
         TRY(text_copy(path, sizeof path, relay + 7));

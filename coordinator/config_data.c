@@ -1,4 +1,5 @@
 /* $.data: what the job file says, what the model needs, and what the files hold must agree. */
+#include <stdio.h>
 #include <string.h>
 
 #include "coordinator/config_parts.h"
@@ -9,12 +10,13 @@
 /* The sizes the model gives to valid inputs and targets; 0: it does not say. */
 typedef struct ModelSizes {
     int64_t vocab, classes;
+    int32_t loss; /* number of the loss layer; -1: there is none with classes */
     bool has_ignore;
     int32_t ignore_index;
 } ModelSizes;
 
 static ModelSizes model_sizes(const Model *model) {
-    ModelSizes sizes = {0};
+    ModelSizes sizes = {.loss = -1};
     for (int32_t i = 0; i < model->n_layers; i++) {
         const Layer *layer = &model->layers[i];
         if (layer->kind == LAYER_EMBEDDING && layer->inputs[0] == MODEL_VALUE_INPUT &&
@@ -23,6 +25,7 @@ static ModelSizes model_sizes(const Model *model) {
         if (layer->kind == LAYER_CROSS_ENTROPY) {
             const Shape *logits = &model->values[layer->inputs[0]].shape;
             sizes.classes = logits->n_dims > 0 ? logits->dims[logits->n_dims - 1] : 0;
+            sizes.loss = i;
             sizes.has_ignore = layer->attr.has_ignore;
             sizes.ignore_index = layer->attr.ignore_index;
         }
@@ -40,6 +43,27 @@ static int fit_size(const char *path, const char *key, const char *model_part, i
     return 0;
 }
 
+/* The loss decides which targets count: the data set can only say the same. */
+static int fit_ignore(const char *path, const Model *model, const ModelSizes *sizes,
+                      DataSpec *data) {
+    char other[24] = "none";
+    if (!data->has_ignore) {
+        data->has_ignore = sizes->has_ignore;
+        data->ignore_index = sizes->ignore_index;
+    }
+    if (data->has_ignore == sizes->has_ignore && data->ignore_index == sizes->ignore_index)
+        return 0;
+    if (sizes->loss < 0)
+        return err_set(ERR_ARGUMENT, "%s.ignore_index: %d, but the model's loss has no classes",
+                       path, data->ignore_index);
+    if (sizes->has_ignore)
+        snprintf(other, sizeof other, "%d", sizes->ignore_index);
+    return err_set(ERR_ARGUMENT,
+                   "%s.ignore_index: %d, but that of the model's loss (layer '%s', "
+                   "$.model.layers[%d].ignore_index) is %s",
+                   path, data->ignore_index, model->layers[sizes->loss].name, sizes->loss, other);
+}
+
 /* Fill what the data set leaves to the model, and refuse what contradicts it. */
 static int fit_to_model(DataSpec *data, const Model *model, const char *path) {
     ModelSizes sizes = model_sizes(model);
@@ -54,11 +78,7 @@ static int fit_to_model(DataSpec *data, const Model *model, const char *path) {
                        shape_format(input, of_model, sizeof of_model));
     TRY(fit_size(path, "vocab", "embedding", sizes.vocab, &data->vocab));
     TRY(fit_size(path, "classes", "loss", sizes.classes, &data->classes));
-    if (!data->has_ignore && sizes.has_ignore) {
-        data->has_ignore = true;
-        data->ignore_index = sizes.ignore_index;
-    }
-    return 0;
+    return fit_ignore(path, model, &sizes, data);
 }
 
 static int check_form(const Dataset *dataset, const Model *model, const char *path) {
@@ -92,7 +112,7 @@ static int name_package(int rc, const DataSpec *data) {
     return err_set(rc, "%s (apt-get install dataset-fashion-mnist brings it)", note.text);
 }
 
-static int look_at_files(const DataSpec *data, const Model *model, const char *path,
+static int look_at_files(DataSpec *data, const Model *model, const char *path,
                          int64_t *out_samples) {
     Dataset *dataset = NULL;
     int rc = dataset_open(data, true, true, &dataset);
@@ -100,6 +120,7 @@ static int look_at_files(const DataSpec *data, const Model *model, const char *p
         return err_context(name_package(rc, data), "%s", path);
     rc = check_form(dataset, model, path);
     *out_samples = dataset_samples(dataset);
+    dataset_marks(dataset, data->marks); /* workers must find these files */
     dataset_close(dataset);
     return rc;
 }

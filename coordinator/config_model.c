@@ -12,6 +12,10 @@ int config_absolute(const char *folder, char *path, size_t path_bytes) {
     char joined[PATH_MAX];
     if (!path[0] || path[0] == '/' || !folder[0])
         return 0;
+    if (!text_is_utf8(folder, strlen(folder)))
+        return err_set(ERR_ARGUMENT,
+                       "the folder '%s', which '%s' is relative to, is not valid UTF-8", folder,
+                       path);
     int n = snprintf(joined, sizeof joined, "%s/%s", folder, path);
     if (n < 0 || (size_t)n >= sizeof joined)
         return err_set(ERR_LIMIT, "the path '%s' under '%s' is too long", path, folder);

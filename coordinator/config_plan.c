@@ -170,6 +170,10 @@ static int parse_replicas(JsonObject *object, PlanRequest *plan) {
             int rc = text_parse_i64(item->string, 0, plan->n_stages - 1, &stage);
             if (rc < 0)
                 return err_context(rc, "%s: the stage", path);
+            snprintf(place, sizeof place, "%lld", (long long)stage);
+            if (strcmp(place, item->string) != 0) /* "01" and "1" would both name it */
+                return err_set(ERR_FORMAT, "%s: the stage '%s' must be written '%s'", path,
+                               item->string, place);
         }
         snprintf(place, sizeof place, by_name ? ".%lld" : "[%lld]", (long long)stage);
         TRY(replicas_of_item(item, path, place, &plan->replicas[stage]));

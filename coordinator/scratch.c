@@ -25,9 +25,11 @@ static const char *place_of(int i) {
     return tmp && tmp[0] == '/' ? tmp : "/tmp";
 }
 
+/* Less than nothing where no folder can be made, or none that an order can name. */
 static int64_t free_bytes(const char *place) {
     struct statvfs about;
-    if (access(place, W_OK | X_OK) < 0 || statvfs(place, &about) < 0)
+    if (!text_is_utf8(place, strlen(place)) || access(place, W_OK | X_OK) < 0 ||
+        statvfs(place, &about) < 0)
         return -1;
     double bytes = (double)about.f_bavail * (double)about.f_frsize;
     return bytes < 9e18 ? (int64_t)bytes : INT64_MAX;

@@ -7,7 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Make one with at least want_bytes free; ERR_FULL names the places tried. */
+/* Make one with at least want_bytes free; ERR_FULL names the places tried. A TMPDIR that is not
+ * UTF-8 is not used: orders could not name it. */
 int scratch_make(int64_t want_bytes, char *out_path, size_t out_bytes);
 /* Remove the folders of this user's processes that no longer exist; returns how many. */
 int scratch_clean(void);

@@ -255,8 +255,18 @@ static int opt_units(JsonObject *object, const char *key, const char *expected,
 }
 
 int json_opt_duration_ms(JsonObject *object, const char *key, int64_t *out_ms) {
-    return opt_units(object, key, "a duration with its unit, such as \"5s\"",
-                     text_parse_duration_ms, out_ms);
+    char most[32];
+    int64_t ms = 0;
+    int found = opt_units(object, key, "a duration with its unit, such as \"5s\"",
+                          text_parse_duration_ms, &ms);
+    if (found <= 0)
+        return found;
+    if (ms > JSON_MAX_DURATION_MS)
+        return err_set(ERR_ARGUMENT, "%s.%s: '%s' is more than %s", object->path, key,
+                       cJSON_GetObjectItemCaseSensitive(object->value, key)->valuestring,
+                       text_exact_duration(JSON_MAX_DURATION_MS, most, sizeof most));
+    *out_ms = ms;
+    return 1;
 }
 
 int json_opt_bytes(JsonObject *object, const char *key, int64_t *out_bytes) {

@@ -286,6 +286,102 @@ bool text_is_utf8(const char *data, size_t bytes) {
     return true;
 }
 
+/* ---- for people ---- */
+
+/* Bytes of the character at `text` that can be shown; 0: none. */
+static size_t shown_bytes(const char *text, size_t bytes) {
+    unsigned char c = (unsigned char)text[0];
+    if (c < 0x80)
+        return c >= ' ' && c != 0x7F;
+    size_t length = c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
+    if (length > bytes || !text_is_utf8(text, length))
+        return 0;
+    return c == 0xC2 && (unsigned char)text[1] < 0xA0 ? 0 : length; /* C1 controls */
+}
+
+/* Into out, which has room for four times as much; the length there. */
+static size_t escape(const char *text, size_t bytes, char *out) {
+    static const char hex[] = "0123456789abcdef";
+    char *to = out;
+    for (size_t at = 0; at < bytes;) {
+        size_t shown = shown_bytes(text + at, bytes - at);
+        memcpy(to, text + at, shown);
+        to += shown;
+        at += shown;
+        if (shown > 0)
+            continue;
+        unsigned char c = (unsigned char)text[at++];
+        const char *letter = strchr("\nn\tt\rr", c);
+        *to++ = '\\';
+        if (c && letter) {
+            *to++ = letter[1];
+        } else {
+            *to++ = 'x';
+            *to++ = hex[c >> 4];
+            *to++ = hex[c & 15];
+        }
+    }
+    *to = '\0';
+    return (size_t)(to - out);
+}
+
+static bool is_within_character(const char *at) {
+    return ((unsigned char)*at & 0xC0) == 0x80;
+}
+
+/* Of text[0..bytes) keep the first third or two and the end, so that `most` bytes are left, or a
+ * few less; returns how many. */
+static size_t leave_out_middle(char *text, size_t bytes, size_t most) {
+    static const char gap[] = "...";
+    size_t head = (most - sizeof gap) * 2 / 3;
+    size_t tail = bytes - (most - sizeof gap - head);
+    while (head > 0 && is_within_character(text + head))
+        head--;
+    while (tail < bytes && is_within_character(text + tail))
+        tail++;
+    memcpy(text + head, gap, sizeof gap - 1);
+    memmove(text + head + sizeof gap - 1, text + tail, bytes - tail);
+    return head + sizeof gap - 1 + (bytes - tail);
+}
+
+static size_t shorten_words(char *text) {
+    char *to = text;
+    for (const char *at = text; *at;) {
+        size_t blanks = strspn(at, " ");
+        memmove(to, at, blanks);
+        to += blanks;
+        at += blanks;
+        size_t length = strcspn(at, " ");
+        memmove(to, at, length);
+        at += length;
+        to += length > TEXT_WORD_BYTES ? leave_out_middle(to, length, TEXT_WORD_BYTES) : length;
+    }
+    *to = '\0';
+    return (size_t)(to - text);
+}
+
+const char *text_printable(const char *text, char *out, size_t out_bytes) {
+    char few[4096] = "";
+    size_t bytes = strlen(text);
+    char *work = few;
+    if (bytes > (sizeof few - 1) / 4) {
+        work = malloc(4 * bytes + 1);
+        if (!work) { /* then its beginning */
+            work = few;
+            bytes = (sizeof few - 1) / 4;
+        }
+    }
+    escape(text, bytes, work);
+    size_t length = shorten_words(work);
+    if (length >= out_bytes)
+        length = leave_out_middle(work, length, out_bytes);
+    memcpy(out, work, length);
+    out[length] = '\0';
+    if (work != few)
+        free(work);
+    return out;
+}
+
 int text_check_name(const char *what, const char *text, size_t max) {
     size_t length = strlen(text);
     if (length == 0)

@@ -31,6 +31,11 @@ const char *text_nearest(const char *text, const char *const *names, size_t n_na
 /* strlcpy with an error: ERR_LIMIT when src does not fit. */
 int text_copy(char *dst, size_t dst_bytes, const char *src);
 bool text_is_utf8(const char *data, size_t bytes);
+/* `text` as a message shows it, in `out`: control characters and bytes that are not UTF-8 as "\n",
+ * "\x1b"; without the middle of words of more than TEXT_WORD_BYTES, and of a text that does not fit
+ * ("..."): the end of a message is its reason. Text that is so already stays as it is. */
+enum { TEXT_WORD_BYTES = 300 };
+const char *text_printable(const char *text, char *out, size_t out_bytes);
 /* A name of letters, digits and "._-", 1 to max characters, no leading '.' or '-': safe in paths
  * and keys. ERR_ARGUMENT names what (`what` = "job name") and the text. */
 int text_check_name(const char *what, const char *text, size_t max);

@@ -17,7 +17,6 @@
 
 #include "core/clock.h"
 #include "core/err.h"
-#include "core/file.h"
 
 #define TEMPORARY_PREFIX ".tmp-"
 
@@ -149,10 +148,7 @@ static int write_parts(RelayFile *file, const char *key, int fd, const Slice *pa
         if (parts[i].bytes > 0) /* writev only reads: the const may go */
             vectors[n_vectors++] = (struct iovec){(void *)(uintptr_t)parts[i].data, parts[i].bytes};
     }
-    FileGuard guard;
-    file_guard(&guard);
     int rc = write_all(fd, vectors, n_vectors, deadline_ns);
-    file_unguard(&guard);
     if (rc < 0 && errno == ETIMEDOUT)
         return err_set(ERR_TIMEOUT, "putting '%s' in file://%s: the deadline passed", key,
                        file->root);
@@ -506,10 +502,14 @@ static int open_root(RelayFile *file, const char *directory) {
         return err_set(ERR_ARGUMENT, "the path of the relay directory '%.60s...' is too long",
                        directory);
     struct stat about;
-    if (stat(file->root, &about) < 0 || access(file->root, R_OK | W_OK | X_OK) < 0)
+    if (stat(file->root, &about) < 0)
         return err_errno(ERR_UNREACHABLE, errno, "the relay directory '%s'", file->root);
     if (!S_ISDIR(about.st_mode))
         return err_set(ERR_UNREACHABLE, "the relay '%s' is not a directory", file->root);
+    if (strcmp(file->root, "/") == 0)
+        return err_set(ERR_ARGUMENT, "the relay may not be '/': give it a directory of its own");
+    if (access(file->root, R_OK | W_OK | X_OK) < 0)
+        return err_errno(ERR_UNREACHABLE, errno, "the relay directory '%s'", file->root);
     return 0;
 }
 

@@ -274,12 +274,45 @@ Test(failure, infeasible, .init = e2e_enter, .fini = e2e_leave) {
         "--set plan={\"stages\":50}: $.plan.stages: 50 stages, but model 'mlp' has only");
     expect_failure(E2E_ARGS("--set", "platform={\"kind\":\"local\",\"workers\":2}"), 4,
                    "the plan needs 4 workers");
+    const char *huge = "model.options={\"input\":[800000],\"hidden\":[800000],\"classes\":2}";
+    expect_failure(E2E_ARGS("--set", huge, "--set", "plan={\"stages\":2}", "--overwrite"), 4,
+                   "funcpipe: measuring the layers: cpu device: ");
+    expect_failure(E2E_ARGS("--set", huge, "--set", "plan=null", "--overwrite"), 4, " too little");
+}
+
+/* What measuring finds is wrong with the job, not with the run. */
+Test(failure, bad_jobs_that_measuring_finds, .init = e2e_enter, .fini = e2e_leave) {
+    static const char isa[] =
+        "funcpipe: $.plan.isa: cpu device: instruction set 'avx1024' is not one of auto, ";
+    expect_failure(E2E_ARGS("--set", "plan.isa=avx1024"), 2, isa);
+    expect_failure(E2E_ARGS("--set", "plan={\"isa\":\"avx1024\",\"stages\":2}", "--overwrite"), 2,
+                   "avx1024");
+    char tokens[2000];
+    memset(tokens, 31, sizeof tokens);
+    FILE *file = fopen("tokens.bin", "wb");
+    cr_assert(file && fwrite(tokens, sizeof tokens, 1, file) == 1 && fclose(file) == 0);
+    E2e run = e2e_train(
+        e2e_job("gpt", e2e_gpt), "tokens",
+        E2E_ARGS("--set",
+                 "data.train={\"kind\":\"tokens\",\"path\":\"tokens.bin\",\"dtype\":\"U8\","
+                 "\"context\":12}",
+                 "--set", "data.eval=null", "--set", "evaluate=null", "--set",
+                 "plan={\"stages\":2}"));
+    cr_assert_eq(e2e_wait(&run), 2, "%s", e2e_read(run.err));
+    const char *text = e2e_read(run.err);
+    cr_assert(strstr(text, "funcpipe: measuring the layers: ") && strstr(text, "tokens.bin"), "%s",
+              text);
 }
 
 Test(failure, bad_jobs, .init = e2e_enter, .fini = e2e_leave) {
     E2e run;
     expect_failure(E2E_ARGS("--set", "batch=0"), 2, "--set batch=0: $.batch: 0 is outside");
     expect_failure(E2E_ARGS("--set", "plan.stagse=2"), 2, "(did you mean 'stages'?)");
+    expect_failure(E2E_ARGS("--set", "pl\x1b[2Jan=\n"), 2, "unknown key 'pl\\x1b[2Jan'");
+    static char long_value[100000] = "plan.isa=";
+    memset(long_value + 9, 'A', sizeof long_value - 10);
+    run = expect_failure(E2E_ARGS("--set", long_value), 2, "' is longer than 31 characters");
+    cr_assert_lt(strlen(e2e_read(run.err)), 1000);
     e2e_write("broken.json", "{\"version\": 1,\n  \"name\": }\n");
     cr_assert_eq(e2e_run(&run, E2E_ARGS("train", "broken.json")), 2);
     cr_assert(strstr(e2e_read(run.err), "broken.json"), "%s", e2e_read(run.err));
@@ -292,6 +325,10 @@ Test(failure, unreachable_relay, .init = e2e_enter, .fini = e2e_leave) {
     expect_failure(E2E_ARGS("--set", "relay=file:///nowhere/of/any/use"), 3, "/nowhere/of/any/use");
     expect_failure(E2E_ARGS("--overwrite", "--set", "relay=carrier-pigeon://loft"), 2,
                    "carrier-pigeon");
+    expect_failure(E2E_ARGS("--overwrite", "--set", "relay=file:///dev/null"), 3,
+                   "'/dev/null' is not a directory");
+    expect_failure(E2E_ARGS("--overwrite", "--set", "relay=file:////."), 2,
+                   "$.relay: 'file:////.' is the root of the file system");
 }
 
 Test(failure, no_worker_program, .init = e2e_enter, .fini = e2e_leave) {
@@ -306,6 +343,6 @@ Test(failure, no_worker_program, .init = e2e_enter, .fini = e2e_leave) {
 /* The disk of the outputs is full. */
 Test(failure, outputs_cannot_be_written, .init = e2e_enter, .fini = e2e_leave) {
     e2e_break_files("funcpipe write metrics.jsonl 30 0 ENOSPC", false);
-    expect_failure(NULL, 1, "writing the outputs: No space left on device");
+    expect_failure(NULL, 1, "/failed/metrics.jsonl': No space left on device");
     ended_within(10000);
 }

@@ -11,6 +11,7 @@
 #include "coordinator/checkpoint.h"
 #include "core/err.h"
 #include "core/hash.h"
+#include "core/process.h"
 #include "tests/support/temp_folder.h"
 
 /* fc1 (5,4), bn (5) with statistics, fc2 (3,5): 8 parameters, 6 of them weights. */
@@ -288,6 +289,7 @@ Test(checkpoint, a_full_disk_leaves_it_partial, .init = temp_enter, .fini = temp
     Run run = {.n_stages = 2, .step = 3};
     const char *directory = write_run(&run, &model);
     struct rlimit before;
+    process_begin();
     getrlimit(RLIMIT_FSIZE, &before);
     struct rlimit limit = {.rlim_cur = 100, .rlim_max = before.rlim_max};
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);

@@ -129,6 +129,17 @@ Test(config, refuses_wrong_types_and_units) {
            "$.limits.relay: expected a size with its unit, such as \"512MiB\", found a number");
     refuse("timeouts.wait", "5 minutes", ERR_FORMAT, "not a duration");
     refuse("timeouts.wait", "1ms", ERR_ARGUMENT, "less than 100ms");
+    static const char *const durations[] = {"timeouts.wait",  "timeouts.heartbeat",
+                                            "timeouts.start", "timeouts.silence",
+                                            "timeouts.stop",  "save.every"};
+    for (size_t i = 0; i < sizeof durations / sizeof durations[0]; i++) {
+        char words[80];
+        snprintf(words, sizeof words, "$.%s: '12726d' is more than 12725d", durations[i]);
+        refuse(durations[i], "12726d", ERR_ARGUMENT, words);
+        JobConfig config = accept(durations[i], "12725d");
+        config_done(&config);
+    }
+    refuse("limits.relay", "9000TiB", ERR_FORMAT, "$.limits.relay: '9000TiB' is too large");
     refuse("limits.relay", "1gb", ERR_FORMAT, "not a size");
     refuse("save.every", "10", ERR_FORMAT, "$.save.every");
     refuse("shuffle", "1", ERR_FORMAT, "true or false");
@@ -137,12 +148,17 @@ Test(config, refuses_wrong_types_and_units) {
     refuse("plan.replicas", "true", ERR_FORMAT, "$.plan.replicas: expected a number, an array");
     refuse("plan.replicas", "0", ERR_ARGUMENT, "$.plan.replicas: expected a whole number from 1");
     refuse("relay", "/dev/shm/x", ERR_ARGUMENT, "$.relay");
+<<<<<<< HEAD
     refuse("relay", "mem://", ERR_ARGUMENT,
            "$.relay: the relay scheme 'mem://' is unknown (known: ");
     refuse("relay", "ftp://me:secret@x", ERR_ARGUMENT,
            ": --set relay: $.relay: the relay scheme 'ftp://' is unknown");
     refuse("plan.isa", "neon", ERR_ARGUMENT, "$.plan.isa");
     refuse("plan.isa", "avx3", ERR_ARGUMENT, "avx2");
+=======
+    refuse("relay", "file:///", ERR_ARGUMENT, "$.relay: 'file:///' is the root");
+    refuse("relay", "file:////.//..", ERR_ARGUMENT, "$.relay: 'file:////.//..' is the root");
+>>>>>>> fixF
     refuse("name", "../x", ERR_ARGUMENT, "$.name");
     refuse("name", "", ERR_ARGUMENT, "$.name");
     refuse("version", "2", ERR_UNSUPPORTED, "$.version");
@@ -156,10 +172,19 @@ Test(config, refuses_what_does_not_fit_together) {
     refuse("micro_batch", "33", ERR_ARGUMENT, "$.micro_batch");
     refuse("evaluate", "{\"every_steps\": 1, \"every_epochs\": 1}", ERR_ARGUMENT, "at most one");
     refuse("evaluate.samples", "51", ERR_ARGUMENT, "50 samples");
+    static const ConfigSet far[] = {{"data.train.samples", "1099511627776"},
+                                    {"evaluate.every_epochs", "1048576"}};
+    JobConfig config;
+    cr_assert_eq(parse_sets(far, 2, &config), ERR_LIMIT);
+    cr_assert(strstr(err_text(), "$.evaluate.every_epochs: 1048576 epochs are"), "%s", err_text());
     refuse("plan.stages", "7", ERR_INFEASIBLE, "has only 6 layers");
     refuse("plan.replicas", "[2, 2]", ERR_ARGUMENT,
            "2 entries, but there is 1 stage; one value alone");
     refuse("plan.replicas", "{\"1\": 2}", ERR_FORMAT, "$.plan.replicas: the stage");
+    refuse("plan.replicas", "{\"00\": 2}", ERR_FORMAT,
+           "$.plan.replicas: the stage '00' must be written '0'");
+    refuse("plan.replicas", "{\"+0\": 2}", ERR_FORMAT, "$.plan.replicas: the stage");
+    refuse("plan.replicas", "{\"-0\": 2}", ERR_FORMAT, "$.plan.replicas: the stage");
     refuse("plan.replicas", "{\"0\": 65}", ERR_INFEASIBLE, "the plan needs 65 workers");
     refuse("plan.recompute", "[true, false]", ERR_ARGUMENT, "2 entries, but there is 1 stage");
     refuse("plan", "{\"stages\": 2, \"replicas\": [1]}", ERR_ARGUMENT, "1 entry, but there are 2");
@@ -191,9 +216,48 @@ Test(config, checks_data_against_the_model) {
     config_done(&config);
 }
 
+static const char ignoring[] =
+    "{\"name\": \"m\", \"input\": {\"dtype\": \"F32\", \"shape\": [8]},"
+    " \"target\": {\"dtype\": \"I32\", \"shape\": []}, \"layers\": ["
+    "{\"name\": \"fc\", \"kind\": \"linear\", \"features\": 3},"
+    "{\"name\": \"end\", \"kind\": \"cross_entropy\", \"ignore_index\": -100}]}";
+
+/* Which targets do not count is the loss's to say. */
+Test(config, what_is_ignored_is_the_same_everywhere) {
+    refuse("data.train.ignore_index", "-1", ERR_ARGUMENT,
+           "$.data.train.ignore_index: -1, but that of the model's loss (layer 'loss', "
+           "$.model.layers[5].ignore_index) is none");
+    const ConfigSet sets[] = {{"model", ignoring}, {"data.eval.ignore_index", "-1"}};
+    JobConfig config;
+    cr_assert_eq(parse_sets(sets, 2, &config), ERR_ARGUMENT);
+    cr_assert(strstr(err_text(),
+                     "$.data.eval.ignore_index: -1, but that of the model's loss (layer "
+                     "'end', $.model.layers[1].ignore_index) is -100"),
+              "%s", err_text());
+    cr_assert_eq(parse_sets(sets, 1, &config), 0, "%s", err_text());
+    cr_expect(config.order.train.has_ignore && config.order.train.ignore_index == -100);
+    config_done(&config);
+    const ConfigSet same[] = {{"model", ignoring}, {"data.eval.ignore_index", "-100"}};
+    cr_assert_eq(parse_sets(same, 2, &config), 0, "%s", err_text());
+    config_done(&config);
+}
+
 Test(config, the_platform_is_this_machine) {
     JobConfig config = accept("platform.workers", "2");
     cr_expect_eq(config.max_workers, 2);
+    config_done(&config);
+}
+
+/* Orders are JSON: they could not name such a file. */
+Test(config, folders_are_utf8_where_paths_are_relative) {
+    JobConfig config;
+    const ConfigSet sets[] = {{"relay", "file://r"}};
+    cr_assert_eq(config_parse("job.json", base, strlen(base), "/\xFF", sets, 1, 0, &config),
+                 ERR_ARGUMENT);
+    cr_assert(
+        strstr(err_text(), "the folder '/\\xff', which 'r' is relative to, is not valid UTF-8"),
+        "%s", err_text());
+    cr_assert_eq(config_parse("job.json", base, strlen(base), "/\xFF", NULL, 0, 0, &config), 0);
     config_done(&config);
 }
 

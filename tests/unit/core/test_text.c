@@ -39,7 +39,9 @@ Test(text, parse_i64_refuses_everything_else) {
     int64_t v = 42;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         cr_assert_eq(text_parse_i64(bad[i], INT64_MIN, INT64_MAX, &v), ERR_FORMAT, "%s", bad[i]);
-        cr_assert(strstr(err_text(), bad[i]), "%s", err_text());
+        char shown[64];
+        cr_assert(strstr(err_text(), text_printable(bad[i], shown, sizeof shown)), "%s",
+                  err_text());
     }
     cr_assert_eq(text_parse_i64("11", 1, 10, &v), ERR_FORMAT);
     cr_assert_str_eq(err_text(), "'11' is not a whole number from 1 to 10");
@@ -278,7 +280,42 @@ Test(text, names) {
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         cr_assert_eq(text_check_name("job name", bad[i], 32), ERR_ARGUMENT, "%s", bad[i]);
         cr_assert(strstr(err_text(), "job name"));
-        cr_assert(strstr(err_text(), bad[i]));
+        char shown[64];
+        cr_assert(strstr(err_text(), text_printable(bad[i], shown, sizeof shown)));
     }
     cr_assert_eq(text_check_name("job name", "abcd", 3), ERR_ARGUMENT);
+}
+
+/* ---- for people ---- */
+
+static void expect_printable(const char *text, const char *expected) {
+    char shown[200];
+    cr_expect_str_eq(text_printable(text, shown, sizeof shown), expected);
+    char again[200];
+    cr_expect_str_eq(text_printable(shown, again, sizeof again), expected, "a second time");
+}
+
+Test(text, printable) {
+    expect_printable("", "");
+    expect_printable("as it is: \"'\\ \xC3\xA4 \xE2\x82\xAC",
+                     "as it is: \"'\\ \xC3\xA4 \xE2\x82\xAC");
+    expect_printable("\n\r\t\x1b[2J\x01\x7f", "\\n\\r\\t\\x1b[2J\\x01\\x7f");
+    expect_printable("\xC2\x9B"
+                     "31m",
+                     "\\xc2\\x9b31m"); /* a C1 control, which terminals obey */
+    expect_printable("cut \xE2\x82", "cut \\xe2\\x82");
+    expect_printable("\xFFz\xC0\x80", "\\xffz\\xc0\\x80");
+}
+
+Test(text, printable_fits) {
+    char text[1000], shown[64];
+    for (size_t n = 0; n < sizeof text; n += 7) {
+        memset(text, 'a', n);
+        text[n] = '\0';
+        if (n > 10)
+            text[n - 1] = 'z';
+        text_printable(text, shown, sizeof shown);
+        cr_expect(strlen(shown) < sizeof shown && strlen(shown) <= n);
+        cr_expect(n <= 10 || shown[strlen(shown) - 1] == 'z', "%s", shown);
+    }
 }

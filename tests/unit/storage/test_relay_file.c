@@ -18,6 +18,7 @@
 
 #include "core/clock.h"
 #include "core/err.h"
+#include "core/process.h"
 #include "storage/relay_file.h"
 
 static char folder[64]; /* of this test */
@@ -233,6 +234,7 @@ Test(relay_file, too_large_for_the_limit_is_full) {
     struct rlimit limit = {100000, 100000};
     char *data = calloc(1, 200000);
     Slice part = {data, 200000};
+    process_begin();
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
     for (int named = 0; named < 2; named++) {
         if (named)
