@@ -2,11 +2,7 @@
 
 #include <errno.h>
 #include <limits.h>
-<<<<<<< HEAD
 #include <poll.h>
-#include <signal.h>
-=======
->>>>>>> fixF
 #include <stdio.h>
 #include <stdio_ext.h>
 #include <stdlib.h>
@@ -292,7 +288,6 @@ static const Command *find_command(const char *name) {
     return NULL;
 }
 
-<<<<<<< HEAD
 static bool reader_has_gone(int errnum) {
     struct pollfd out = {.fd = STDOUT_FILENO};
     return errnum == EPIPE || (poll(&out, 1, 0) > 0 && (out.revents & POLLERR));
@@ -316,19 +311,6 @@ int cli_flush(void) {
 int cli_print(const char *text) {
     errno = 0;
     return fputs(text, stdout) >= 0 ? 0 : lost_output(errno);
-=======
-static int unknown_command(const char *name) {
-    const char *known[N_COMMANDS];
-    for (int i = 0; i < N_COMMANDS; i++)
-        known[i] = commands[i].name;
-    const char *nearest = text_nearest(name, known, N_COMMANDS);
-    if (nearest)
-        err_set(ERR_ARGUMENT, "unknown command '%s' (did you mean '%s'?)", name, nearest);
-    else
-        err_set(ERR_ARGUMENT, "unknown command '%s'; see funcpipe --help", name);
-    fprintf(stderr, "funcpipe: %s\n", err_text());
-    return EXIT_CODE_USAGE;
->>>>>>> fixF
 }
 
 int cli_print_json(cJSON *take_value) {
@@ -418,11 +400,7 @@ static int run_command(const Command *command, int argc, char **argv) {
     return exit_code;
 }
 
-<<<<<<< HEAD
 static int run_words(int argc, char **argv) {
-=======
-int cli_main(int argc, char **argv) {
->>>>>>> fixF
     if (argc < 2) {
         print_usage(stderr);
         return EXIT_CODE_USAGE;
@@ -439,7 +417,6 @@ int cli_main(int argc, char **argv) {
 }
 
 int cli_main(int argc, char **argv) {
-    signal(SIGPIPE, SIG_IGN); /* a reader that goes away is an error of write */
     interrupt_begin(wants_json(argc, argv));
     int exit_code = run_words(argc, argv);
     if (cli_flush() >= 0)

@@ -10,12 +10,9 @@
 
 #include "coordinator/checkpoint.h"
 #include "coordinator/conductor_parts.h"
-<<<<<<< HEAD
 #include "coordinator/interrupt.h"
 #include "coordinator/notice.h"
-=======
 #include "coordinator/paths.h"
->>>>>>> fixF
 #include "coordinator/scratch.h"
 #include "core/clock.h"
 #include "core/err.h"
@@ -355,6 +352,10 @@ static void end_outputs(Conductor *conductor) {
 static int prepare(Conductor *conductor) {
     const ConductOptions *options = conductor->options;
     Notice notice;
+    /* libuv aborts where it does not get what it needs: its loop, and a pool of four threads. */
+    TRY(process_check_limits(CONDUCT_FILES, CONDUCT_THREADS));
+    TRY(paths_check("--out", options->out_folder));
+    TRY(paths_check(options->out_folder ? "--resume" : "the checkpoint", options->resume));
     TRY(lock_outputs(conductor, false));
     notice_begin(&notice, options->json && !options->quiet, "checking the checkpoint ...");
     int rc = prepare_resume(conductor);
@@ -387,21 +388,8 @@ int conduct(JobConfig *config, const ConductOptions *options, ConductResult *out
     atomic_init(&conductor->stop_preparing, false);
     job_init(&conductor->job);
     progress_init(&conductor->progress, options->json, options->quiet);
-<<<<<<< HEAD
     conductor->lock.fd = -1;
     int rc = prepare(conductor);
-=======
-    /* libuv aborts where it does not get what it needs: its loop, and a pool of four threads. */
-    int rc = process_check_limits(CONDUCT_FILES, CONDUCT_THREADS);
-    if (rc >= 0)
-        rc = paths_check("--out", options->out_folder);
-    if (rc >= 0)
-        rc = paths_check(options->out_folder ? "--resume" : "the checkpoint", options->resume);
-    if (rc >= 0)
-        rc = prepare_resume(conductor);
-    if (rc >= 0)
-        rc = prepare_outputs(conductor);
->>>>>>> fixF
     out_result->step = conductor->resume_step;
     if (rc >= 0)
         rc = run_loop(conductor);

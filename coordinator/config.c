@@ -278,17 +278,14 @@ static int parse_relay(JsonObject *root, const char *folder, JobConfig *config) 
         return err_set(ERR_ARGUMENT,
                        "$.relay: '%s' is neither \"auto\" nor a URL such as file:///DIRECTORY",
                        relay);
-<<<<<<< HEAD
-    if (strcmp(relay, "auto") != 0 && relay_check_url(relay) < 0)
-        return err_context(ERR_ARGUMENT, "$.relay");
-=======
     if (strncmp(relay, "file://", 7) == 0 && is_root(relay + 7))
         return err_set(
             ERR_ARGUMENT,
             "$.relay: '%s' is the root of the file system; give the relay a directory of "
             "its own",
             relay);
->>>>>>> fixF
+    if (strcmp(relay, "auto") != 0 && relay_check_url(relay) < 0)
+        return err_context(ERR_ARGUMENT, "$.relay");
     if (strncmp(relay, "file://", 7) == 0 && relay[7] != '/') {
         char path[ORDER_URL_BYTES - 7];
         TRY(text_copy(path, sizeof path, relay + 7));

@@ -195,7 +195,7 @@ Test(cli, plan) {
 
 Test(cli, what_cannot_be_printed_is_a_failure) {
     const char *path = job_path();
-    setenv("FUNCPIPE_WORKER", "/bin/false", 1);
+    name_worker();
     stdout_path = "/dev/full";
     static const char *const json[] = {NULL, "--json"};
     for (int i = 0; i < 2; i++) {

@@ -148,17 +148,14 @@ Test(config, refuses_wrong_types_and_units) {
     refuse("plan.replicas", "true", ERR_FORMAT, "$.plan.replicas: expected a number, an array");
     refuse("plan.replicas", "0", ERR_ARGUMENT, "$.plan.replicas: expected a whole number from 1");
     refuse("relay", "/dev/shm/x", ERR_ARGUMENT, "$.relay");
-<<<<<<< HEAD
     refuse("relay", "mem://", ERR_ARGUMENT,
            "$.relay: the relay scheme 'mem://' is unknown (known: ");
     refuse("relay", "ftp://me:secret@x", ERR_ARGUMENT,
            ": --set relay: $.relay: the relay scheme 'ftp://' is unknown");
     refuse("plan.isa", "neon", ERR_ARGUMENT, "$.plan.isa");
     refuse("plan.isa", "avx3", ERR_ARGUMENT, "avx2");
-=======
     refuse("relay", "file:///", ERR_ARGUMENT, "$.relay: 'file:///' is the root");
     refuse("relay", "file:////.//..", ERR_ARGUMENT, "$.relay: 'file:////.//..' is the root");
->>>>>>> fixF
     refuse("name", "../x", ERR_ARGUMENT, "$.name");
     refuse("name", "", ERR_ARGUMENT, "$.name");
     refuse("version", "2", ERR_UNSUPPORTED, "$.version");
