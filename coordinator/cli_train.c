@@ -131,6 +131,7 @@ int cli_train(const CliArgs *args, int *out_error) {
     }
     ConductOptions options = {.out_folder = out,
                               .resume = args->resume,
+                              .job_file = args->words[0],
                               .overwrite = args->overwrite,
                               .trace = args->trace,
                               .json = args->json,

@@ -294,7 +294,8 @@ static int prepare_outputs(Conductor *conductor) {
                                   : options->resume  ? OUTPUTS_RESUME
                                                      : OUTPUTS_NEW,
                           .resume_step = conductor->resume_step,
-                          .from = conductor->resume_folder};
+                          .from = conductor->resume_folder,
+                          .job_file = options->job_file};
     const char *folder = options->out_folder;
     if (!folder) {
         TRY(scratch_make(CONDUCT_SCRATCH_OUT_BYTES, conductor->scratch_out,

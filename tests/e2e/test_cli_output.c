@@ -462,9 +462,12 @@ Test(cli_output, overwrite, .init = e2e_enter, .fini = e2e_leave) {
     cr_assert_eq(e2e_wait(&run), 2);
     cr_assert_str_eq(e2e_read("out/metrics.csv"), before);
     e2e_write("out/notes.txt", "mine");
+    run = e2e_train(job, "out", E2E_ARGS("--set", "steps=10", "--overwrite"));
+    cr_assert_eq(e2e_wait(&run), 2, "something of somebody's own is in there");
+    cr_assert_str_eq(e2e_read("out/metrics.csv"), before);
+    cr_assert_eq(remove("out/notes.txt"), 0);
     e2e_train_fully(job, "out", E2E_ARGS("--set", "steps=10", "--overwrite"));
     e2e_check_rows("out", 10);
-    cr_assert_str_eq(e2e_read("out/notes.txt"), "mine");
     cr_assert_eq(access("out/checkpoints/20", F_OK), -1);
     cr_assert_eq(mkdir("mine", 0755), 0);
     e2e_write("mine/notes.txt", "mine");

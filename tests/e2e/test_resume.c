@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "coordinator/checkpoint.h"
@@ -166,6 +167,27 @@ Test(resume, refusals, .init = e2e_enter, .fini = e2e_leave) {
     expect_refusal(job, E2E_ARGS("--resume", "unbroken/checkpoints/none"), "none");
     expect_refusal(job, E2E_ARGS("--resume", "latest", "--overwrite"), "give one of them");
     expect_refusal(job, E2E_ARGS("--set", "steps=80"), "is not empty");
+}
+
+/* A folder with files of one's own under the names that outputs have. */
+Test(resume, a_project_is_no_outputs, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("job", e2e_mlp);
+    cr_assert(mkdir("checkpoints", 0777) == 0 && mkdir("logs", 0777) == 0);
+    e2e_write("checkpoints/resnet50.pt", "precious");
+    e2e_write("logs/notes.txt", "precious");
+    e2e_train_fully(job, "other", E2E_ARGS("--set", "steps=20"));
+    static const char *const more[][3] = {
+        {NULL}, {"--overwrite"}, {"--resume", "other"}, {"--resume", "latest"}};
+    for (int i = 0; i < 4; i++) {
+        E2e run = e2e_train(job, ".", more[i]);
+        cr_assert_eq(e2e_wait(&run), 2, "%s", e2e_read(run.err));
+        cr_assert_str_eq(e2e_read(job), e2e_mlp);
+        cr_assert_str_eq(e2e_read("checkpoints/resnet50.pt"), "precious");
+        cr_assert_str_eq(e2e_read("logs/notes.txt"), "precious");
+    }
+    E2e run = e2e_train("other/job.json", "other", E2E_ARGS("--resume", "latest"));
+    cr_assert_eq(e2e_wait(&run), 2);
+    cr_assert(strstr(e2e_read(run.err), "other/job.json' lies where"), "%s", e2e_read(run.err));
 }
 
 /* Momentum cannot begin anew behind steps that had none; the other way round it is left out. */
