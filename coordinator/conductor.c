@@ -12,7 +12,6 @@
 #include "coordinator/conductor_parts.h"
 #include "coordinator/interrupt.h"
 #include "coordinator/notice.h"
-#include "coordinator/scratch.h"
 #include "core/clock.h"
 #include "core/err.h"
 #include "core/text.h"
@@ -298,9 +297,8 @@ static int prepare_outputs(Conductor *conductor) {
                           .job_file = options->job_file};
     const char *folder = options->out_folder;
     if (!folder) {
-        TRY(scratch_make(CONDUCT_SCRATCH_OUT_BYTES, conductor->scratch_out,
-                         sizeof conductor->scratch_out));
-        folder = conductor->scratch_out;
+        TRY(scratch_make(CONDUCT_SCRATCH_OUT_BYTES, &conductor->scratch_out));
+        folder = conductor->scratch_out.path;
     }
     return outputs_open(folder, &start, &conductor->outputs);
 }
@@ -338,8 +336,7 @@ static void end_outputs(Conductor *conductor) {
     conductor->outputs = NULL;
     interrupt_remove(NULL);
     outputs_unlock(&conductor->lock);
-    if (conductor->scratch_out[0])
-        outputs_remove_tree(conductor->scratch_out);
+    scratch_remove(&conductor->scratch_out);
     progress_end(progress);
 }
 

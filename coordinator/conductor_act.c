@@ -6,7 +6,6 @@
 
 #include "coordinator/checkpoint.h"
 #include "coordinator/conductor_parts.h"
-#include "coordinator/scratch.h"
 #include "core/clock.h"
 #include "core/err.h"
 #include "core/text.h"
@@ -73,11 +72,11 @@ static int open_relay(Conductor *conductor) {
     } else {
         int64_t want = conductor->plan.held_bytes;
         scratch_clean();
-        TRY(scratch_make(want, conductor->scratch_relay, sizeof conductor->scratch_relay));
+        TRY(scratch_make(want, &conductor->scratch_relay));
         int n = snprintf(order->relay_url, sizeof order->relay_url, "file://%s/relay",
-                         conductor->scratch_relay);
+                         conductor->scratch_relay.path);
         if (n < 0 || (size_t)n >= sizeof order->relay_url)
-            return err_set(ERR_LIMIT, "the path '%s' is too long", conductor->scratch_relay);
+            return err_set(ERR_LIMIT, "the path '%s' is too long", conductor->scratch_relay.path);
     }
     return relay_open(order->relay_url, &conductor->relay);
 }
@@ -412,8 +411,7 @@ void conductor_finish_relay(Conductor *conductor) {
     }
     relay_close(conductor->relay);
     conductor->relay = NULL;
-    if (conductor->scratch_relay[0])
-        outputs_remove_tree(conductor->scratch_relay);
+    scratch_remove(&conductor->scratch_relay);
     err_restore(&before);
 }
 

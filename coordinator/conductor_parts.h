@@ -11,6 +11,7 @@
 #include "coordinator/plan.h"
 #include "coordinator/progress.h"
 #include "coordinator/rate.h"
+#include "coordinator/scratch.h"
 #include "coordinator/watch.h"
 #include "storage/key.h"
 #include "storage/relay.h"
@@ -85,8 +86,8 @@ typedef struct Conductor {
 
     Outputs *outputs;
     OutputsLock lock;
-    char scratch_out[ORDER_PATH_BYTES];   /* "" unless the outputs are scratch */
-    char scratch_relay[ORDER_PATH_BYTES]; /* "" unless the relay is */
+    Scratch scratch_out;                  /* none unless the outputs are scratch */
+    Scratch scratch_relay;                /* none unless the relay is */
     char resume_folder[ORDER_PATH_BYTES]; /* the checkpoint the job begins with; "" none */
     int64_t resume_step;
     Profile profile;

@@ -453,9 +453,9 @@ Test(conductor, leftovers_of_others_are_never_read) {
 Test(conductor, a_relay_of_its_own_goes_away) {
     static const ConfigSet set = {"relay", "auto"};
     char prefix[64];
-    char dead[] = "/dev/shm/funcpipe-2147483000-XXXXXX"; /* no process has this number */
+    char dead[] = "/dev/shm/funcpipe-run-2147483000-XXXXXX"; /* nobody holds it */
     cr_assert_not_null(mkdtemp(dead));
-    snprintf(prefix, sizeof prefix, "funcpipe-%d-", (int)getpid());
+    snprintf(prefix, sizeof prefix, "funcpipe-run-%d-", (int)getpid());
     JobConfig config = load(&set, 1);
     ConductOptions options = options_of(NULL);
     ConductResult result;
