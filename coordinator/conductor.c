@@ -263,6 +263,28 @@ static int find_checkpoint(Conductor *conductor, char *found) {
     return find_latest(conductor, resolved, found);
 }
 
+/* Is the checkpoint before the job's end? At the end a job is done in its own folder; in another
+ * one it would leave nothing. */
+static int check_end(const Conductor *conductor) {
+    const ConductOptions *options = conductor->options;
+    int64_t end = conductor->config->order.n_steps;
+    char own[PATH_MAX];
+    if (conductor->resume_step > end)
+        return err_set(ERR_ARGUMENT,
+                       "checkpoint '%s' stands at step %lld, beyond the job's end (%lld)",
+                       conductor->resume_folder, (long long)conductor->resume_step, (long long)end);
+    if (conductor->resume_step < end || strcmp(options->resume, "latest") == 0)
+        return 0;
+    size_t length = options->out_folder && realpath(options->out_folder, own) ? strlen(own) : 0;
+    if (length > 0 && strncmp(conductor->resume_folder, own, length) == 0 &&
+        conductor->resume_folder[length] == '/')
+        return 0;
+    return err_set(ERR_ARGUMENT,
+                   "checkpoint '%s' stands at the job's end (step %lld): nothing is left to do; "
+                   "give the job more steps, or evaluate the checkpoint with funcpipe eval",
+                   conductor->resume_folder, (long long)end);
+}
+
 static int prepare_resume(Conductor *conductor) {
     const Order *order = &conductor->config->order;
     Manifest manifest;
@@ -279,11 +301,7 @@ static int prepare_resume(Conductor *conductor) {
     TRY(manifest_read(conductor->resume_folder, &manifest));
     conductor->resume_step = manifest.step;
     manifest_done(&manifest);
-    if (conductor->resume_step > order->n_steps && !order->eval_only)
-        return err_set(
-            ERR_ARGUMENT, "checkpoint '%s' stands at step %lld, beyond the job's end (%lld)",
-            conductor->resume_folder, (long long)conductor->resume_step, (long long)order->n_steps);
-    return 0;
+    return order->eval_only ? 0 : check_end(conductor);
 }
 
 static int prepare_outputs(Conductor *conductor) {

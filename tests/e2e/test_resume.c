@@ -125,6 +125,23 @@ Test(resume, in_place, .init = e2e_enter, .fini = e2e_leave) {
     e2e_check_equal("unbroken", "resumed", STEPS);
 }
 
+/* At the end nothing is left to do: in the job's folder it is done, elsewhere it would leave
+ * nothing. */
+Test(resume, done_elsewhere, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    e2e_train_fully(job, "ended", E2E_ARGS("--set", "steps=20"));
+    e2e_train_fully(job, "ended", E2E_ARGS("--set", "steps=20", "--resume", "latest"));
+    e2e_train_fully(job, "ended",
+                    E2E_ARGS("--set", "steps=20", "--resume", e2e_checkpoint("ended", 20)));
+    E2e run = e2e_train(job, "new",
+                        E2E_ARGS("--set", "steps=20", "--resume", e2e_checkpoint("ended", 20)));
+    cr_assert_eq(e2e_wait(&run), 2, "%s", e2e_read(run.err));
+    cr_assert(strstr(e2e_read(run.err), "nothing is left to do"), "%s", e2e_read(run.err));
+    cr_assert_lt(access("new", F_OK), 0, "nothing was made");
+    e2e_train_fully(job, "new",
+                    E2E_ARGS("--set", "steps=30", "--resume", e2e_checkpoint("ended", 20)));
+}
+
 /* More steps than at first: without a schedule of the rate the same as all at once. */
 Test(resume, longer, .init = e2e_enter, .fini = e2e_leave) {
     const char *job = e2e_job("mlp", e2e_mlp);
