@@ -203,14 +203,15 @@ static int append_to(const Outputs *outputs, const char *name, int *out_fd) {
     return *out_fd < 0 ? err_errno(ERR_IO, errno, "opening '%s'", path) : 0;
 }
 
-static int write_text(int fd, const char *text, size_t bytes) {
+static int write_text(const Outputs *outputs, const char *name, int fd, const char *text,
+                      size_t bytes) {
     while (bytes > 0) {
         ssize_t n = write(fd, text, bytes);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
             return err_errno(errno == ENOSPC || errno == EDQUOT ? ERR_FULL : ERR_IO, errno,
-                             "writing the outputs");
+                             "writing '%s/%s'", outputs->folder, name);
         text += n;
         bytes -= (size_t)n;
     }
@@ -261,7 +262,7 @@ static int open_all(Outputs *outputs, const char *folder, const OutputsStart *st
     TRY(append_to(outputs, "metrics.csv", &outputs->csv));
     TRY(append_to(outputs, "metrics.jsonl", &outputs->jsonl));
     if (fstat(outputs->csv, &about) == 0 && about.st_size == 0)
-        TRY(write_text(outputs->csv, csv_head, sizeof csv_head - 1));
+        TRY(write_text(outputs, "metrics.csv", outputs->csv, csv_head, sizeof csv_head - 1));
     return 0;
 }
 
@@ -334,7 +335,7 @@ int outputs_event(Outputs *outputs, const char *kind, const char *text, const ch
     if (rc >= 0)
         rc = buf_text(&line, "}\n");
     if (rc >= 0)
-        rc = write_text(outputs->events, line.data, line.bytes);
+        rc = write_text(outputs, OUTPUTS_MARK_NAME, outputs->events, line.data, line.bytes);
     buf_done(&line);
     return rc;
 }
@@ -383,12 +384,12 @@ static int write_row(Outputs *outputs, const MetricsRow *row) {
     clock_format_wall(clock_wall_ms(), wall, sizeof wall);
     int rc = add_csv(&line, row, wall);
     if (rc >= 0)
-        rc = write_text(outputs->csv, line.data, line.bytes);
+        rc = write_text(outputs, "metrics.csv", outputs->csv, line.data, line.bytes);
     buf_clear(&line);
     if (rc >= 0)
         rc = add_jsonl(&line, row, wall);
     if (rc >= 0)
-        rc = write_text(outputs->jsonl, line.data, line.bytes);
+        rc = write_text(outputs, "metrics.jsonl", outputs->jsonl, line.data, line.bytes);
     buf_done(&line);
     return rc;
 }

@@ -306,6 +306,6 @@ Test(failure, no_worker_program, .init = e2e_enter, .fini = e2e_leave) {
 /* The disk of the outputs is full. */
 Test(failure, outputs_cannot_be_written, .init = e2e_enter, .fini = e2e_leave) {
     e2e_break_files("funcpipe write metrics.jsonl 30 0 ENOSPC", false);
-    expect_failure(NULL, 1, "writing the outputs: No space left on device");
+    expect_failure(NULL, 1, "metrics.jsonl': No space left on device");
     ended_within(10000);
 }

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <math.h>
 #include <sys/stat.h>
 
@@ -45,6 +46,19 @@ static int count_lines(const char *text) {
     for (; *text; text++)
         n += *text == '\n';
     return n;
+}
+
+/* This process's descriptor of an open file. */
+static int fd_of(const char *path) {
+    struct stat wanted;
+    struct stat there;
+    cr_assert_eq(stat(path, &wanted), 0, "%s", path);
+    for (int fd = 3; fd < 64; fd++) {
+        if (fstat(fd, &there) == 0 && there.st_ino == wanted.st_ino &&
+            there.st_dev == wanted.st_dev)
+            return fd;
+    }
+    return -1;
 }
 
 Test(outputs, rows_wait_for_their_evaluation) {
@@ -293,6 +307,27 @@ Test(outputs, events_are_json_whatever_their_text) {
     cr_expect_float_eq(cJSON_GetObjectItem(root, "step")->valuedouble, 3, 0);
     cJSON_Delete(root);
     outputs_close(outputs);
+}
+
+Test(outputs, a_full_disk_names_the_file) {
+    static const char *const names[] = {"events.jsonl", "metrics.csv", "metrics.jsonl"};
+    char path[64];
+    char words[128];
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "a/b/out/%s", names[i]);
+        Outputs *outputs = open_mode(i == 0 ? OUTPUTS_NEW : OUTPUTS_RESUME, 0);
+        int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+        int fd = fd_of(temp_path(path));
+        cr_assert(full >= 0 && fd >= 0 && dup2(full, fd) == fd);
+        MetricsRow metrics = {.loss = 1};
+        int rc = i == 0 ? outputs_event(outputs, "plain", NULL, "%s", "")
+                        : outputs_row(outputs, &metrics);
+        snprintf(words, sizeof words, "writing '%s': ", temp_path(path));
+        cr_expect_eq(rc, ERR_FULL);
+        cr_expect(strstr(err_text(), words), "%s", err_text());
+        outputs_close(outputs);
+        close(full);
+    }
 }
 
 Test(outputs, traces_are_merged) {
