@@ -127,7 +127,7 @@ static const char diff_help[] =
     "\n"
     "Compare two checkpoints (folders or .safetensors files), parameters and update state, tensor\n"
     "by tensor: a line for each, and a summary at the end. Exit code 0: every bit is equal; 1:\n"
-    "they differ.\n"
+    "they differ; 2: one of them is missing, unreadable or damaged.\n"
     "\n"
     "examples:\n"
     "  funcpipe diff a/checkpoints/100 b/checkpoints/100\n";

@@ -223,6 +223,13 @@ Test(cli_output, json_errors, .init = e2e_enter, .fini = e2e_leave) {
     cr_assert_str_eq(e2e_text(error, "code"), "ERR_NOT_FOUND");
 }
 
+Test(cli_output, one_of_a_kind, .init = e2e_enter, .fini = e2e_leave) {
+    E2e run = e2e_train(e2e_job("mlp", e2e_mlp), "out", E2E_ARGS("--set", "steps=1"));
+    cr_assert_eq(e2e_wait(&run), 0);
+    cr_assert(strstr(e2e_read(run.out), "done after 1 step, loss "), "%s", e2e_read(run.out));
+    cr_assert(strstr(e2e_read(run.err), "evaluation after 1 step: "), "%s", e2e_read(run.err));
+}
+
 /* ---- traces ---- */
 
 typedef struct TraceSeen {
@@ -330,6 +337,8 @@ Test(cli_output, diff, .init = e2e_enter, .fini = e2e_leave) {
     cr_assert_eq(cJSON_GetArraySize(member(diff, "tensors")), 12);
     run_text(E2E_ARGS("diff", a), 2);
     run_text(E2E_ARGS("diff", a, "a/checkpoints/none"), 2);
+    cr_assert_eq(truncate(e2e_path("a/checkpoints/20/model-00001-of-00003.safetensors"), 100), 0);
+    cr_assert(strstr(run_text(E2E_ARGS("diff", a, b), 2), "model-00001-of-00003.safetensors"));
 }
 
 Test(cli_output, version_and_help, .init = e2e_enter, .fini = e2e_leave) {
