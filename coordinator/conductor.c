@@ -136,7 +136,7 @@ static void do_delayed(Conductor *conductor) {
             continue;
         }
         conductor->delayed[i] = conductor->delayed[--conductor->n_delayed];
-        conductor_act(conductor, &delayed.action);
+        conductor_act_delayed(conductor, &delayed);
     }
 }
 

@@ -31,6 +31,8 @@ typedef struct QueuedEvent {
 typedef struct DelayedAction {
     JobAction action;
     int64_t due_ms;
+    int64_t give_up_ms; /* of a write into the relay that failed: when it is not tried again; 0: it
+                           is a first try */
 } DelayedAction;
 
 /* What replica 0 of a stage says it saved. */
@@ -116,6 +118,7 @@ void conductor_fail(Conductor *conductor, int code);
 
 /* conductor_act.c: do one action of the state machine. */
 void conductor_act(Conductor *conductor, const JobAction *action);
+void conductor_act_delayed(Conductor *conductor, const DelayedAction *delayed);
 void conductor_finish_relay(Conductor *conductor);
 
 /* conductor_report.c: what the watch and the invoker report. */
