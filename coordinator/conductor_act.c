@@ -472,6 +472,8 @@ void conductor_finish_relay(Conductor *conductor) {
         if (rc < 0)
             progress_say(&conductor->progress, "warning", "cleaning the relay: %s", err_text());
     }
+    if (conductor->relay)
+        relay_tidy(conductor->relay, conductor->order.job);
     relay_close(conductor->relay);
     conductor->relay = NULL;
     scratch_remove(&conductor->scratch_relay);
