@@ -226,12 +226,18 @@ static bool has_manifest(const char *folder) {
     return access(path, F_OK) == 0;
 }
 
+/* Where warnings about a checkpoint go: they must be known even where progress is not shown. */
+static Progress warnings(const Conductor *conductor) {
+    Progress progress = conductor->progress;
+    if (conductor->options->quiet)
+        progress_init(&progress, false, false);
+    return progress;
+}
+
 /* The newest checkpoint of which every byte is as it was written (1); people hear of newer ones. */
 static int find_latest(Conductor *conductor, const char *checkpoints, char *found) {
     int64_t step = INT64_MAX;
-    Progress progress = conductor->progress;
-    if (conductor->options->quiet) /* that another one is taken must be known all the same */
-        progress_init(&progress, false, false);
+    Progress progress = warnings(conductor);
     for (;;) {
         TRY(checkpoint_latest_before(checkpoints, step, found, &step));
         int rc = checkpoint_verify(found);
@@ -285,6 +291,23 @@ static int check_end(const Conductor *conductor) {
                    conductor->resume_folder, (long long)end);
 }
 
+/* A checkpoint whose tensors all fit may be of another model: with gelu for relu, say. It may be
+ * meant (another dropout), so it is only told. */
+static void compare_models(Conductor *conductor, const Manifest *manifest) {
+    ErrNote *warning = &conductor->resume_warning;
+    Progress progress = warnings(conductor);
+    uint64_t hash = model_hash(&conductor->config->order.model);
+    if (manifest->model_hash == hash)
+        return;
+    warning->code = ERR_ARGUMENT;
+    snprintf(warning->text, sizeof warning->text,
+             "checkpoint '%.700s' was made with another model (hash %016llx, the job's has "
+             "%016llx): its tensors all fit, but names, kinds or options of layers differ",
+             conductor->resume_folder, (unsigned long long)manifest->model_hash,
+             (unsigned long long)hash);
+    progress_say(&progress, "warning", "%s", warning->text);
+}
+
 static int prepare_resume(Conductor *conductor) {
     const Order *order = &conductor->config->order;
     Manifest manifest;
@@ -300,6 +323,7 @@ static int prepare_resume(Conductor *conductor) {
         TRY(checkpoint_verify(conductor->resume_folder));
     TRY(manifest_read(conductor->resume_folder, &manifest));
     conductor->resume_step = manifest.step;
+    compare_models(conductor, &manifest);
     manifest_done(&manifest);
     return order->eval_only ? 0 : check_end(conductor);
 }
@@ -318,7 +342,11 @@ static int prepare_outputs(Conductor *conductor) {
         TRY(scratch_make(CONDUCT_SCRATCH_OUT_BYTES, &conductor->scratch_out));
         folder = conductor->scratch_out.path;
     }
-    return outputs_open(folder, &start, &conductor->outputs);
+    TRY(outputs_open(folder, &start, &conductor->outputs));
+    return conductor->resume_warning.code < 0
+               ? outputs_event(conductor->outputs, "warning", conductor->resume_warning.text, "%s",
+                               "")
+               : 0;
 }
 
 /* The folder of the outputs is ours before anything in it is read. One that is not there yet is

@@ -92,6 +92,7 @@ typedef struct Conductor {
     Scratch scratch_relay;                /* none unless the relay is */
     char resume_folder[ORDER_PATH_BYTES]; /* the checkpoint the job begins with; "" none */
     int64_t resume_step;
+    ErrNote resume_warning; /* for the events; code 0: none */
     Profile profile;
     Plan plan;
     JobSetup setup;

@@ -207,6 +207,32 @@ Test(resume, a_project_is_no_outputs, .init = e2e_enter, .fini = e2e_leave) {
     cr_assert(strstr(e2e_read(run.err), "other/job.json' lies where"), "%s", e2e_read(run.err));
 }
 
+/* Its tensors fit, so it is taken; that it is another model is told, on stderr and in the events.
+ */
+Test(resume, another_model_that_fits, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("cnn", e2e_cnn);
+    E2e run;
+    e2e_train_fully(job, "out", E2E_ARGS("--set", "steps=10"));
+    run = e2e_train(job, "out", E2E_ARGS("--set", "steps=20", "--resume", "latest"));
+    cr_assert_eq(e2e_wait(&run), 0);
+    cr_assert_null(strstr(e2e_read(run.err), "another model"), "%s", e2e_read(run.err));
+    cr_assert_eq(e2e_count("out", "warning"), 0);
+    run = e2e_train(
+        job, "out",
+        E2E_ARGS("--set", "steps=30", "--resume", "latest", "--set", "model.options.dropout=0.2"));
+    cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
+    cr_assert(strstr(e2e_read(run.err), "20' was made with another model"), "%s",
+              e2e_read(run.err));
+    cr_assert_eq(e2e_count("out", "warning"), 1);
+    int status = e2e_run(&run, E2E_ARGS("eval", "out", "--json", "--job", job, "--set",
+                                        "model.options.dropout=0.3"));
+    cr_assert_eq(status, 0);
+    cr_assert(strstr(e2e_read(run.err), "30' was made with another model"), "%s",
+              e2e_read(run.err));
+    cr_assert_eq(e2e_run(&run, E2E_ARGS("eval", "out")), 0);
+    cr_assert_null(strstr(e2e_read(run.err), "another model"), "%s", e2e_read(run.err));
+}
+
 /* Momentum cannot begin anew behind steps that had none; the other way round it is left out. */
 Test(resume, momentum_of_none, .init = e2e_enter, .fini = e2e_leave) {
     const char *job = e2e_job("mlp", e2e_mlp);
