@@ -44,6 +44,9 @@ int checkpoint_set_aside(const char *directory);
  * workers, all may go). Entries that are no step's directory are never touched,
  * and neither is a directory with files in it that no checkpoint has. */
 int checkpoint_clean(const char *checkpoints, int64_t keep_last, int64_t before);
+/* Is it the name of a checkpoint's folder, or of one set aside; of a file in one? */
+bool checkpoint_is_folder_name(const char *name);
+bool checkpoint_is_file_name(const char *name);
 
 /* ---- differences ---- */
 

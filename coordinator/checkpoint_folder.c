@@ -10,6 +10,7 @@
 
 #include "coordinator/checkpoint_parts.h"
 #include "core/err.h"
+#include "core/file.h"
 #include "core/text.h"
 
 enum { STEP_TEXT_BYTES = 24, MAX_ASIDE = 99 };
@@ -149,21 +150,31 @@ int checkpoint_set_aside(const char *directory) {
 
 /* ---- cleaning ---- */
 
-/* ".tmp-" and hex digits, as files are called while they are written. */
-static bool is_temporary(const char *name) {
-    return strncmp(name, ".tmp-", 5) == 0 && name[5] &&
-           name[5 + strspn(name + 5, "0123456789abcdef")] == '\0';
-}
-
 /* "-DIGITS" behind a place in a name; NULL: there is something else. */
 static const char *skip_number(const char *at) {
     size_t n = at && *at == '-' ? strspn(at + 1, "0123456789") : 0;
     return n > 0 ? at + 1 + n : NULL;
 }
 
-/* May a checkpoint hold a file of that name? */
-static bool is_own(const char *name) {
-    if (is_temporary(name) || strcmp(name, "manifest.json") == 0 ||
+bool checkpoint_is_folder_name(const char *name) {
+    char step[STEP_TEXT_BYTES];
+    size_t length = strspn(name, "0123456789");
+    if (length == 0 || length >= sizeof step)
+        return false;
+    memcpy(step, name, length);
+    step[length] = '\0';
+    const char *behind = name + length;
+    if (strncmp(behind, ".damaged", 8) == 0)
+        behind = skip_number(behind + 8);
+    ErrNote before;
+    err_copy(&before);
+    bool own = behind && !*behind && step_of(step) >= 0;
+    err_restore(&before);
+    return own;
+}
+
+bool checkpoint_is_file_name(const char *name) {
+    if (file_is_temporary(name) || strcmp(name, "manifest.json") == 0 ||
         strcmp(name, "model.safetensors.index.json") == 0)
         return true;
     const char *at = strncmp(name, "model-", 6) == 0    ? name + 5
@@ -182,7 +193,7 @@ static int is_checkpoint(const char *directory) {
     int own = 1;
     for (const struct dirent *entry = readdir(dir); entry && own; entry = readdir(dir)) {
         const char *name = entry->d_name;
-        own = strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || is_own(name);
+        own = strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || checkpoint_is_file_name(name);
     }
     closedir(dir);
     return own;
@@ -196,7 +207,7 @@ static int remove_files(const char *directory, bool all) {
     int rc = 0;
     for (struct dirent *entry = readdir(dir); entry && rc >= 0; entry = readdir(dir)) {
         const char *name = entry->d_name;
-        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || !(all || is_temporary(name)))
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || !(all || file_is_temporary(name)))
             continue;
         if (unlinkat(dirfd(dir), name, 0) < 0 && errno != ENOENT)
             rc = err_errno(ERR_IO, errno, "removing '%s/%s'", directory, name);

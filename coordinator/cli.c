@@ -72,7 +72,8 @@ static const char train_help[] =
     "  --resume latest|DIR  go on from the newest checkpoint of the outputs, or from a\n"
     "                       checkpoint's folder; any cut and number of replicas will do. A\n"
     "                       checkpoint of another run wants a new --out, or --overwrite\n"
-    "  --overwrite          remove the outputs of an earlier run first\n"
+    "  --overwrite          remove the outputs of an earlier run first; refused where the folder\n"
+    "                       holds anything else\n"
     "  --set PATH=VALUE     set a value of the job file; null removes a key\n"
     "  --trace              write trace.json for Chrome's trace viewer\n"
     "  --json               progress as one JSON object a line on stdout, \"finished\" the last;\n"
@@ -125,7 +126,7 @@ static const char diff_help[] =
     "\n"
     "Compare two checkpoints (folders or .safetensors files), parameters and update state, tensor\n"
     "by tensor: a line for each, and a summary at the end. Exit code 0: every bit is equal; 1:\n"
-    "they differ.\n"
+    "they differ; 2: one of them is missing, unreadable or damaged.\n"
     "\n"
     "examples:\n"
     "  funcpipe diff a/checkpoints/100 b/checkpoints/100\n";

@@ -169,17 +169,21 @@ static cJSON *diff_to_json(const CheckpointDiff *diff) {
     return root;
 }
 
+/* Whatever goes wrong has another exit code than that they differ. */
 int cli_diff(const CliArgs *args, int *out_error) {
     CheckpointDiff diff;
     int rc = checkpoint_diff(args->words[0], args->words[1], &diff);
     *out_error = rc < 0 ? rc : 0;
     if (rc < 0)
-        return job_exit_code(rc, false);
+        return EXIT_CODE_USAGE;
     if (args->json)
-        *out_error = cli_print_json(diff_to_json(&diff));
+        rc = cli_print_json(diff_to_json(&diff));
     else
         print_diff(&diff);
+    if (rc >= 0)
+        rc = cli_flush();
     bool equal = checkpoint_diff_equal(&diff);
     checkpoint_diff_done(&diff);
-    return equal ? EXIT_CODE_DONE : EXIT_CODE_FAILED;
+    *out_error = rc < 0 ? rc : 0;
+    return rc < 0 ? EXIT_CODE_USAGE : equal ? EXIT_CODE_DONE : EXIT_CODE_FAILED;
 }

@@ -60,7 +60,8 @@ static int print_finished(const char *out, const ConductResult *result) {
 }
 
 static void print_train(const char *out, const ConductResult *result) {
-    printf("%s after %lld steps", job_state_name(result->state), (long long)result->step);
+    printf("%s after %lld %s", job_state_name(result->state), (long long)result->step,
+           text_plural(result->step, "step", "steps"));
     if (isfinite(result->loss))
         printf(", loss %.4g", result->loss);
     else if (result->n_skipped > 0)
@@ -68,12 +69,13 @@ static void print_train(const char *out, const ConductResult *result) {
     if (result->has_eval)
         printf(", evaluation: loss %.4g, accuracy %.4f", result->eval_loss, result->eval_accuracy);
     if (result->n_restarts > 0)
-        printf(", %lld restart%s", (long long)result->n_restarts,
-               result->n_restarts == 1 ? "" : "s");
+        printf(", %lld %s", (long long)result->n_restarts,
+               text_plural(result->n_restarts, "restart", "restarts"));
     printf("\n");
     if (result->n_skipped > 0)
-        printf("%lld of %lld updates were skipped: loss or gradients were not finite\n",
-               (long long)result->n_skipped, (long long)result->step);
+        printf("%lld of %lld %s skipped: loss or gradients were not finite\n",
+               (long long)result->n_skipped, (long long)result->step,
+               text_plural(result->step, "update was", "updates were"));
     printf("outputs in %s\n", out);
     if (result->saved_step >= 0)
         printf("checkpoint %s/checkpoints/%lld\n", out, (long long)result->saved_step);
@@ -131,6 +133,7 @@ int cli_train(const CliArgs *args, int *out_error) {
     }
     ConductOptions options = {.out_folder = out,
                               .resume = args->resume,
+                              .job_file = args->words[0],
                               .overwrite = args->overwrite,
                               .trace = args->trace,
                               .json = args->json,

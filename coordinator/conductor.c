@@ -13,7 +13,6 @@
 #include "coordinator/interrupt.h"
 #include "coordinator/notice.h"
 #include "coordinator/paths.h"
-#include "coordinator/scratch.h"
 #include "core/clock.h"
 #include "core/err.h"
 #include "core/process.h"
@@ -144,7 +143,7 @@ static void do_delayed(Conductor *conductor) {
             continue;
         }
         conductor->delayed[i] = conductor->delayed[--conductor->n_delayed];
-        conductor_act(conductor, &delayed.action);
+        conductor_act_delayed(conductor, &delayed);
     }
 }
 
@@ -234,12 +233,18 @@ static bool has_manifest(const char *folder) {
     return access(path, F_OK) == 0;
 }
 
+/* Where warnings about a checkpoint go: they must be known even where progress is not shown. */
+static Progress warnings(const Conductor *conductor) {
+    Progress progress = conductor->progress;
+    if (conductor->options->quiet)
+        progress_init(&progress, false, false);
+    return progress;
+}
+
 /* The newest checkpoint of which every byte is as it was written (1); people hear of newer ones. */
 static int find_latest(Conductor *conductor, const char *checkpoints, char *found) {
     int64_t step = INT64_MAX;
-    Progress progress = conductor->progress;
-    if (conductor->options->quiet) /* that another one is taken must be known all the same */
-        progress_init(&progress, false, false);
+    Progress progress = warnings(conductor);
     for (;;) {
         TRY(checkpoint_latest_before(checkpoints, step, found, &step));
         int rc = checkpoint_verify(found);
@@ -271,6 +276,45 @@ static int find_checkpoint(Conductor *conductor, char *found) {
     return find_latest(conductor, resolved, found);
 }
 
+/* Is the checkpoint before the job's end? At the end a job is done in its own folder; in another
+ * one it would leave nothing. */
+static int check_end(const Conductor *conductor) {
+    const ConductOptions *options = conductor->options;
+    int64_t end = conductor->config->order.n_steps;
+    char own[PATH_MAX];
+    if (conductor->resume_step > end)
+        return err_set(ERR_ARGUMENT,
+                       "checkpoint '%s' stands at step %lld, beyond the job's end (%lld)",
+                       conductor->resume_folder, (long long)conductor->resume_step, (long long)end);
+    if (conductor->resume_step < end || strcmp(options->resume, "latest") == 0)
+        return 0;
+    size_t length = options->out_folder && realpath(options->out_folder, own) ? strlen(own) : 0;
+    if (length > 0 && strncmp(conductor->resume_folder, own, length) == 0 &&
+        conductor->resume_folder[length] == '/')
+        return 0;
+    return err_set(ERR_ARGUMENT,
+                   "checkpoint '%s' stands at the job's end (step %lld): nothing is left to do; "
+                   "give the job more steps, or evaluate the checkpoint with funcpipe eval",
+                   conductor->resume_folder, (long long)end);
+}
+
+/* A checkpoint whose tensors all fit may be of another model: with gelu for relu, say. It may be
+ * meant (another dropout), so it is only told. */
+static void compare_models(Conductor *conductor, const Manifest *manifest) {
+    ErrNote *warning = &conductor->resume_warning;
+    Progress progress = warnings(conductor);
+    uint64_t hash = model_hash(&conductor->config->order.model);
+    if (manifest->model_hash == hash)
+        return;
+    warning->code = ERR_ARGUMENT;
+    snprintf(warning->text, sizeof warning->text,
+             "checkpoint '%.700s' was made with another model (hash %016llx, the job's has "
+             "%016llx): its tensors all fit, but names, kinds or options of layers differ",
+             conductor->resume_folder, (unsigned long long)manifest->model_hash,
+             (unsigned long long)hash);
+    progress_say(&progress, "warning", "%s", warning->text);
+}
+
 static int prepare_resume(Conductor *conductor) {
     const Order *order = &conductor->config->order;
     Manifest manifest;
@@ -286,12 +330,9 @@ static int prepare_resume(Conductor *conductor) {
         TRY(checkpoint_verify(conductor->resume_folder));
     TRY(manifest_read(conductor->resume_folder, &manifest));
     conductor->resume_step = manifest.step;
+    compare_models(conductor, &manifest);
     manifest_done(&manifest);
-    if (conductor->resume_step > order->n_steps && !order->eval_only)
-        return err_set(
-            ERR_ARGUMENT, "checkpoint '%s' stands at step %lld, beyond the job's end (%lld)",
-            conductor->resume_folder, (long long)conductor->resume_step, (long long)order->n_steps);
-    return 0;
+    return order->eval_only ? 0 : check_end(conductor);
 }
 
 static int prepare_outputs(Conductor *conductor) {
@@ -301,14 +342,18 @@ static int prepare_outputs(Conductor *conductor) {
                                   : options->resume  ? OUTPUTS_RESUME
                                                      : OUTPUTS_NEW,
                           .resume_step = conductor->resume_step,
-                          .from = conductor->resume_folder};
+                          .from = conductor->resume_folder,
+                          .job_file = options->job_file};
     const char *folder = options->out_folder;
     if (!folder) {
-        TRY(scratch_make(CONDUCT_SCRATCH_OUT_BYTES, conductor->scratch_out,
-                         sizeof conductor->scratch_out));
-        folder = conductor->scratch_out;
+        TRY(scratch_make(CONDUCT_SCRATCH_OUT_BYTES, &conductor->scratch_out));
+        folder = conductor->scratch_out.path;
     }
-    return outputs_open(folder, &start, &conductor->outputs);
+    TRY(outputs_open(folder, &start, &conductor->outputs));
+    return conductor->resume_warning.code < 0
+               ? outputs_event(conductor->outputs, "warning", conductor->resume_warning.text, "%s",
+                               "")
+               : 0;
 }
 
 /* The folder of the outputs is ours before anything in it is read. One that is not there yet is
@@ -344,8 +389,7 @@ static void end_outputs(Conductor *conductor) {
     conductor->outputs = NULL;
     interrupt_remove(NULL);
     outputs_unlock(&conductor->lock);
-    if (conductor->scratch_out[0])
-        outputs_remove_tree(conductor->scratch_out);
+    scratch_remove(&conductor->scratch_out);
     progress_end(progress);
 }
 

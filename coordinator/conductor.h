@@ -17,6 +17,7 @@ typedef struct ConductOptions {
     const char *out_folder; /* NULL: a scratch folder, removed at the end */
     const char *resume;     /* NULL: from the start; "latest": of out_folder; else a checkpoint's
                                folder, or a folder that holds checkpoints */
+    const char *job_file;   /* the job's, which the outputs must not replace; NULL: none */
     bool overwrite;         /* begin anew in a folder with outputs; also what another's checkpoint
                                goes on with */
     bool trace;

@@ -11,6 +11,7 @@
 #include "coordinator/plan.h"
 #include "coordinator/progress.h"
 #include "coordinator/rate.h"
+#include "coordinator/scratch.h"
 #include "coordinator/watch.h"
 #include "storage/key.h"
 #include "storage/relay.h"
@@ -30,6 +31,8 @@ typedef struct QueuedEvent {
 typedef struct DelayedAction {
     JobAction action;
     int64_t due_ms;
+    int64_t give_up_ms; /* of a write into the relay that failed: when it is not tried again; 0: it
+                           is a first try */
 } DelayedAction;
 
 /* What replica 0 of a stage says it saved. */
@@ -85,10 +88,11 @@ typedef struct Conductor {
 
     Outputs *outputs;
     OutputsLock lock;
-    char scratch_out[ORDER_PATH_BYTES];   /* "" unless the outputs are scratch */
-    char scratch_relay[ORDER_PATH_BYTES]; /* "" unless the relay is */
+    Scratch scratch_out;                  /* none unless the outputs are scratch */
+    Scratch scratch_relay;                /* none unless the relay is */
     char resume_folder[ORDER_PATH_BYTES]; /* the checkpoint the job begins with; "" none */
     int64_t resume_step;
+    ErrNote resume_warning; /* for the events; code 0: none */
     Profile profile;
     Plan plan;
     JobSetup setup;
@@ -115,6 +119,7 @@ void conductor_fail(Conductor *conductor, int code);
 
 /* conductor_act.c: do one action of the state machine. */
 void conductor_act(Conductor *conductor, const JobAction *action);
+void conductor_act_delayed(Conductor *conductor, const DelayedAction *delayed);
 void conductor_finish_relay(Conductor *conductor);
 
 /* conductor_report.c: what the watch and the invoker report. */

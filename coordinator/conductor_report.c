@@ -5,6 +5,7 @@
 
 #include "coordinator/conductor_parts.h"
 #include "core/err.h"
+#include "core/text.h"
 
 static Beats *beats_of(const Conductor *conductor, int32_t stage, int32_t replica) {
     const JobWorker *worker = job_worker(&conductor->job, stage, replica);
@@ -91,8 +92,9 @@ static void take_evaluation(Conductor *conductor, const WatchReport *report) {
              json_of(result->eval_accuracy, accuracy, sizeof accuracy));
     check(conductor, outputs_event(conductor->outputs, "evaluated", NULL, "%s", members));
     progress_say_with(&conductor->progress, "evaluated", members,
-                      "evaluation after %lld steps: loss %.4g, accuracy %.4f",
-                      (long long)report->step, result->eval_loss, result->eval_accuracy);
+                      "evaluation after %lld %s: loss %.4g, accuracy %.4f", (long long)report->step,
+                      text_plural(report->step, "step", "steps"), result->eval_loss,
+                      result->eval_accuracy);
     conductor_event(conductor, &(JobEvent){.kind = JOB_EV_EVALUATED, .step = report->step}, NULL);
 }
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "coordinator/checkpoint.h"
+#include "coordinator/outputs_parts.h"
 #include "core/clock.h"
 #include "core/err.h"
 #include "core/file.h"
@@ -22,11 +23,6 @@ enum { OUTPUTS_MAX_METRICS_BYTES = 1 << 30, OUTPUTS_MAX_JOB_BYTES = 64 << 20 };
 
 static const char csv_head[] =
     "step,epoch,time,loss,lr,grad_norm,samples_per_s,eval_loss,eval_accuracy,skipped\n";
-static const char *const own_files[] = {"job.json",      "plan.json",    "metrics.csv",
-                                        "metrics.jsonl", "events.jsonl", "trace.json"};
-static const char *const own_folders[] = {"checkpoints", "logs"};
-enum { N_FILES = sizeof own_files / sizeof own_files[0] };
-enum { N_FOLDERS = sizeof own_folders / sizeof own_folders[0] };
 
 struct Outputs {
     char folder[ORDER_PATH_BYTES];
@@ -71,13 +67,6 @@ static int is_empty(const char *folder) {
     return empty;
 }
 
-static bool looks_like_outputs(const Outputs *outputs) {
-    char path[ORDER_PATH_BYTES];
-    return (join(path, sizeof path, outputs->folder, "events.jsonl") >= 0 &&
-            access(path, F_OK) == 0) ||
-           (join(path, sizeof path, outputs->folder, "job.json") >= 0 && access(path, F_OK) == 0);
-}
-
 /* Is it a checkpoint of this folder? */
 static bool is_inside(const Outputs *outputs, const char *from) {
     size_t length = strlen(outputs->folder);
@@ -89,7 +78,7 @@ static int check_resumed(const Outputs *outputs, const OutputsStart *start) {
     char path[ORDER_PATH_BYTES];
     cJSON *root = NULL;
     ErrNote before;
-    if (!looks_like_outputs(outputs))
+    if (!outputs_is_marked(outputs->folder))
         return err_set(ERR_EXISTS,
                        "'%s' is not empty and holds no job's outputs: choose another --out",
                        outputs->folder);
@@ -114,26 +103,18 @@ static int check_resumed(const Outputs *outputs, const OutputsStart *start) {
     return rc;
 }
 
+/* Everything is looked at before anything is removed. */
 static int remove_own(const Outputs *outputs, const char *from) {
-    char path[ORDER_PATH_BYTES];
     if (from && is_inside(outputs, from))
         return err_set(ERR_ARGUMENT,
                        "--overwrite would remove checkpoint '%s', which the job is to go on from: "
                        "leave it out, or choose another --out",
                        from);
-    if (!looks_like_outputs(outputs))
+    if (!outputs_is_marked(outputs->folder))
         return err_set(ERR_EXISTS, "'%s' is not empty and holds no job's outputs: not overwritten",
                        outputs->folder);
-    for (int i = 0; i < N_FILES; i++) {
-        TRY(join(path, sizeof path, outputs->folder, own_files[i]));
-        if (unlink(path) < 0 && errno != ENOENT)
-            return err_errno(ERR_IO, errno, "removing '%s'", path);
-    }
-    for (int i = 0; i < N_FOLDERS; i++) {
-        TRY(join(path, sizeof path, outputs->folder, own_folders[i]));
-        TRY(outputs_remove_tree(path));
-    }
-    return 0;
+    TRY(outputs_check_own(outputs->folder));
+    return outputs_remove_own(outputs->folder);
 }
 
 /* ---- metrics of before ---- */
@@ -222,10 +203,8 @@ static int append_to(const Outputs *outputs, const char *name, int *out_fd) {
     return *out_fd < 0 ? err_errno(ERR_IO, errno, "opening '%s'", path) : 0;
 }
 
-static int write_text(const Outputs *outputs, int fd, const char *text, size_t bytes) {
-    const char *name = fd == outputs->csv     ? "metrics.csv"
-                       : fd == outputs->jsonl ? "metrics.jsonl"
-                                              : "events.jsonl";
+static int write_text(const Outputs *outputs, const char *name, int fd, const char *text,
+                      size_t bytes) {
     while (bytes > 0) {
         ssize_t n = write(fd, text, bytes);
         if (n < 0 && errno == EINTR)
@@ -240,11 +219,11 @@ static int write_text(const Outputs *outputs, int fd, const char *text, size_t b
     return 0;
 }
 
-static int prepare_folder(Outputs *outputs, const OutputsStart *start) {
-    char path[ORDER_PATH_BYTES];
-    TRY(outputs_make_folder(outputs->folder));
+/* May the folder be written in? Then what is to be overwritten is gone. */
+static int claim_folder(Outputs *outputs, const OutputsStart *start) {
     int empty = is_empty(outputs->folder);
     TRY(empty);
+    TRY(outputs_check_job(outputs->folder, start->job_file));
     if (!empty && start->mode == OUTPUTS_NEW)
         return err_set(ERR_EXISTS,
                        "'%s' is not empty: go on with --resume latest, begin anew with "
@@ -254,11 +233,15 @@ static int prepare_folder(Outputs *outputs, const OutputsStart *start) {
         TRY(remove_own(outputs, start->from));
     if (!empty && start->mode == OUTPUTS_RESUME)
         TRY(check_resumed(outputs, start));
+    return start->mode == OUTPUTS_RESUME ? check_newer(outputs, start->resume_step) : 0;
+}
+
+static int prepare_folder(const Outputs *outputs, const OutputsStart *start) {
+    char path[ORDER_PATH_BYTES];
     TRY(outputs_make_folder(outputs->checkpoints));
     TRY(outputs_make_folder(outputs->logs));
     if (start->mode != OUTPUTS_RESUME)
         return 0;
-    TRY(check_newer(outputs, start->resume_step));
     TRY(join(path, sizeof path, outputs->folder, "metrics.csv"));
     TRY(cut_rows(path, start->resume_step, step_of_csv));
     TRY(join(path, sizeof path, outputs->folder, "metrics.jsonl"));
@@ -274,12 +257,13 @@ static int open_all(Outputs *outputs, const char *folder, const OutputsStart *st
     TRY(text_copy(outputs->folder, sizeof outputs->folder, resolved));
     TRY(join(outputs->checkpoints, sizeof outputs->checkpoints, resolved, "checkpoints"));
     TRY(join(outputs->logs, sizeof outputs->logs, resolved, "logs"));
+    TRY(claim_folder(outputs, start));
+    TRY(append_to(outputs, OUTPUTS_MARK_NAME, &outputs->events)); /* before all others */
     TRY(prepare_folder(outputs, start));
     TRY(append_to(outputs, "metrics.csv", &outputs->csv));
     TRY(append_to(outputs, "metrics.jsonl", &outputs->jsonl));
-    TRY(append_to(outputs, "events.jsonl", &outputs->events));
     if (fstat(outputs->csv, &about) == 0 && about.st_size == 0)
-        TRY(write_text(outputs, outputs->csv, csv_head, sizeof csv_head - 1));
+        TRY(write_text(outputs, "metrics.csv", outputs->csv, csv_head, sizeof csv_head - 1));
     return 0;
 }
 
@@ -352,7 +336,7 @@ int outputs_event(Outputs *outputs, const char *kind, const char *text, const ch
     if (rc >= 0)
         rc = buf_text(&line, "}\n");
     if (rc >= 0)
-        rc = write_text(outputs, outputs->events, line.data, line.bytes);
+        rc = write_text(outputs, OUTPUTS_MARK_NAME, outputs->events, line.data, line.bytes);
     buf_done(&line);
     return rc;
 }
@@ -401,12 +385,12 @@ static int write_row(Outputs *outputs, const MetricsRow *row) {
     clock_format_wall(clock_wall_ms(), wall, sizeof wall);
     int rc = add_csv(&line, row, wall);
     if (rc >= 0)
-        rc = write_text(outputs, outputs->csv, line.data, line.bytes);
+        rc = write_text(outputs, "metrics.csv", outputs->csv, line.data, line.bytes);
     buf_clear(&line);
     if (rc >= 0)
         rc = add_jsonl(&line, row, wall);
     if (rc >= 0)
-        rc = write_text(outputs, outputs->jsonl, line.data, line.bytes);
+        rc = write_text(outputs, "metrics.jsonl", outputs->jsonl, line.data, line.bytes);
     buf_done(&line);
     return rc;
 }

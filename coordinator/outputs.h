@@ -50,14 +50,16 @@ typedef struct OutputsStart {
     const char *job; /* its name */
     OutputsMode mode;
     int64_t resume_step;
-    const char *from; /* absolute: the checkpoint of resume_step; NULL or "": none */
+    const char *from;     /* absolute: the checkpoint of resume_step; NULL or "": none */
+    const char *job_file; /* that was given, never replaced or removed; NULL: none */
 } OutputsStart;
 
-/* ERR_EXISTS: the folder holds something and the mode is OUTPUTS_NEW; or it does not look like a
- * job's, or is another job's by its job.json; or `from` is not one of its checkpoints, so that two
- * runs would be mixed; or it has checkpoints newer than resume_step (damaged ones are set aside).
- * OUTPUTS_OVERWRITE removes only what outputs are made of, nothing unless the folder looks like a
- * job's (any job's), and never what `from` lies in. */
+/* ERR_EXISTS: the folder holds something and the mode is OUTPUTS_NEW; or it has not been a job's
+ * (any job's: events.jsonl tells), or is another job's by its job.json; or `from` is not one of its
+ * checkpoints, so that two runs would be mixed; or it has checkpoints newer than resume_step
+ * (damaged ones are set aside); or job_file is one of its files. OUTPUTS_OVERWRITE removes only
+ * what runs make, nothing at all where there is something else (ERR_EXISTS names it), and never
+ * what `from` lies in. */
 int outputs_open(const char *folder, const OutputsStart *start, Outputs **out_outputs);
 void outputs_close(Outputs *outputs); /* writes the rows that still wait */
 

@@ -19,6 +19,11 @@ static int file_error(const char *doing, const char *path) {
     return err_errno(code, errnum, "%s '%s'", doing, path);
 }
 
+bool file_is_temporary(const char *name) {
+    return strncmp(name, ".tmp-", 5) == 0 && name[5] &&
+           name[5 + strspn(name + 5, "0123456789abcdef")] == '\0';
+}
+
 int file_create(FileWriter *file, const char *path) {
     const char *slash = strrchr(path, '/');
     size_t folder = slash ? (size_t)(slash - path) + 1 : 0;

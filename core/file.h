@@ -6,6 +6,7 @@
 #define FUNCPIPE_CORE_FILE_H
 
 #include <limits.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,6 +28,9 @@ int file_create(FileWriter *file, const char *path);
 int file_add(FileWriter *file, const void *data, size_t bytes);
 int file_commit(FileWriter *file);
 void file_done(FileWriter *file);
+
+/* Is it the name of a file that is being written, or was when its writer died? */
+bool file_is_temporary(const char *name);
 
 /* fsync of the folder that holds `path`: what was renamed or made in it survives a crash. */
 int file_sync_folder(const char *path);

@@ -174,6 +174,11 @@ int relay_count(Relay *relay, const char *prefix, int64_t *out_count) {
     return 0;
 }
 
+void relay_tidy(Relay *relay, const char *prefix) {
+    if (relay->ops->tidy)
+        relay->ops->tidy(relay, prefix);
+}
+
 int relay_note_put(Relay *relay, const char *key, const void *data, size_t bytes, int64_t ttl_ms) {
     TRY(relay_check_key(key));
     if (bytes > RELAY_NOTE_MAX_BYTES)

@@ -340,6 +340,23 @@ Test(failure, no_worker_program, .init = e2e_enter, .fini = e2e_leave) {
         expect_failure(NULL, 2, "worker.sh");
 }
 
+/* Logs are not worth a job: their folder is made again, and where it cannot be there are none. */
+Test(failure, logs_are_removed, .init = e2e_enter, .fini = e2e_leave) {
+    for (int again = 0; again < 2; again++) {
+        char out[16];
+        snprintf(out, sizeof out, "run%d", again);
+        E2e run = e2e_train(e2e_job("mlp", e2e_mlp), out, E2E_ARGS("--set", "steps=400"));
+        cr_assert(e2e_await_rows(&run, out, 20));
+        cr_assert_eq(rename(e2e_path("%s/logs", out), e2e_path("logs%d", again)), 0);
+        if (again)
+            e2e_write(e2e_path("%s/logs", out), "a file");
+        kill(e2e_worker(out, 1, 0), SIGKILL);
+        cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
+        cr_assert_not_null(e2e_event(out, "worker_started", 1, 0, 2));
+        cr_assert_eq(access(e2e_path("%s/logs/worker-1.0.2.log", out), F_OK), again ? -1 : 0);
+    }
+}
+
 /* The disk of the outputs is full. */
 Test(failure, outputs_cannot_be_written, .init = e2e_enter, .fini = e2e_leave) {
     e2e_break_files("funcpipe write metrics.jsonl 30 0 ENOSPC", false);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "coordinator/checkpoint.h"
@@ -124,6 +125,23 @@ Test(resume, in_place, .init = e2e_enter, .fini = e2e_leave) {
     e2e_check_equal("unbroken", "resumed", STEPS);
 }
 
+/* At the end nothing is left to do: in the job's folder it is done, elsewhere it would leave
+ * nothing. */
+Test(resume, done_elsewhere, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    e2e_train_fully(job, "ended", E2E_ARGS("--set", "steps=20"));
+    e2e_train_fully(job, "ended", E2E_ARGS("--set", "steps=20", "--resume", "latest"));
+    e2e_train_fully(job, "ended",
+                    E2E_ARGS("--set", "steps=20", "--resume", e2e_checkpoint("ended", 20)));
+    E2e run = e2e_train(job, "new",
+                        E2E_ARGS("--set", "steps=20", "--resume", e2e_checkpoint("ended", 20)));
+    cr_assert_eq(e2e_wait(&run), 2, "%s", e2e_read(run.err));
+    cr_assert(strstr(e2e_read(run.err), "nothing is left to do"), "%s", e2e_read(run.err));
+    cr_assert_lt(access("new", F_OK), 0, "nothing was made");
+    e2e_train_fully(job, "new",
+                    E2E_ARGS("--set", "steps=30", "--resume", e2e_checkpoint("ended", 20)));
+}
+
 /* More steps than at first: without a schedule of the rate the same as all at once. */
 Test(resume, longer, .init = e2e_enter, .fini = e2e_leave) {
     const char *job = e2e_job("mlp", e2e_mlp);
@@ -166,6 +184,53 @@ Test(resume, refusals, .init = e2e_enter, .fini = e2e_leave) {
     expect_refusal(job, E2E_ARGS("--resume", "unbroken/checkpoints/none"), "none");
     expect_refusal(job, E2E_ARGS("--resume", "latest", "--overwrite"), "give one of them");
     expect_refusal(job, E2E_ARGS("--set", "steps=80"), "is not empty");
+}
+
+/* A folder with files of one's own under the names that outputs have. */
+Test(resume, a_project_is_no_outputs, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("job", e2e_mlp);
+    cr_assert(mkdir("checkpoints", 0777) == 0 && mkdir("logs", 0777) == 0);
+    e2e_write("checkpoints/resnet50.pt", "precious");
+    e2e_write("logs/notes.txt", "precious");
+    e2e_train_fully(job, "other", E2E_ARGS("--set", "steps=20"));
+    static const char *const more[][3] = {
+        {NULL}, {"--overwrite"}, {"--resume", "other"}, {"--resume", "latest"}};
+    for (int i = 0; i < 4; i++) {
+        E2e run = e2e_train(job, ".", more[i]);
+        cr_assert_eq(e2e_wait(&run), 2, "%s", e2e_read(run.err));
+        cr_assert_str_eq(e2e_read(job), e2e_mlp);
+        cr_assert_str_eq(e2e_read("checkpoints/resnet50.pt"), "precious");
+        cr_assert_str_eq(e2e_read("logs/notes.txt"), "precious");
+    }
+    E2e run = e2e_train("other/job.json", "other", E2E_ARGS("--resume", "latest"));
+    cr_assert_eq(e2e_wait(&run), 2);
+    cr_assert(strstr(e2e_read(run.err), "other/job.json' lies where"), "%s", e2e_read(run.err));
+}
+
+/* Its tensors fit, so it is taken; that it is another model is told, on stderr and in the events.
+ */
+Test(resume, another_model_that_fits, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("cnn", e2e_cnn);
+    E2e run;
+    e2e_train_fully(job, "out", E2E_ARGS("--set", "steps=10"));
+    run = e2e_train(job, "out", E2E_ARGS("--set", "steps=20", "--resume", "latest"));
+    cr_assert_eq(e2e_wait(&run), 0);
+    cr_assert_null(strstr(e2e_read(run.err), "another model"), "%s", e2e_read(run.err));
+    cr_assert_eq(e2e_count("out", "warning"), 0);
+    run = e2e_train(
+        job, "out",
+        E2E_ARGS("--set", "steps=30", "--resume", "latest", "--set", "model.options.dropout=0.2"));
+    cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
+    cr_assert(strstr(e2e_read(run.err), "20' was made with another model"), "%s",
+              e2e_read(run.err));
+    cr_assert_eq(e2e_count("out", "warning"), 1);
+    int status = e2e_run(&run, E2E_ARGS("eval", "out", "--json", "--job", job, "--set",
+                                        "model.options.dropout=0.3"));
+    cr_assert_eq(status, 0);
+    cr_assert(strstr(e2e_read(run.err), "30' was made with another model"), "%s",
+              e2e_read(run.err));
+    cr_assert_eq(e2e_run(&run, E2E_ARGS("eval", "out")), 0);
+    cr_assert_null(strstr(e2e_read(run.err), "another model"), "%s", e2e_read(run.err));
 }
 
 /* Momentum cannot begin anew behind steps that had none; the other way round it is left out. */

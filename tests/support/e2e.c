@@ -364,7 +364,7 @@ static int count_named(const char *place, const char *prefix) {
 
 int e2e_scratch_folders(pid_t pid) {
     char prefix[40];
-    snprintf(prefix, sizeof prefix, "funcpipe-%d-", (int)pid);
+    snprintf(prefix, sizeof prefix, "funcpipe-run-%d-", (int)pid);
     return count_named("/dev/shm", prefix) + count_named("/tmp", prefix);
 }
 
