@@ -223,7 +223,9 @@ static int write_text(const Outputs *outputs, const char *name, int fd, const ch
 static int claim_folder(Outputs *outputs, const OutputsStart *start) {
     int empty = is_empty(outputs->folder);
     TRY(empty);
-    TRY(outputs_check_job(outputs->folder, start->job_file));
+    /* In a folder that it goes on in, job.json is the resolved one of the run before. */
+    if (start->mode != OUTPUTS_RESUME || !outputs_is_marked(outputs->folder))
+        TRY(outputs_check_job(outputs->folder, start->job_file));
     if (!empty && start->mode == OUTPUTS_NEW)
         return err_set(ERR_EXISTS,
                        "'%s' is not empty: go on with --resume latest, begin anew with "

@@ -234,9 +234,12 @@ Test(outputs, never_replace_the_job_file_that_was_given) {
     Outputs *outputs = NULL;
     fill_outputs();
     cr_assert_eq(symlink(temp_path("a/b/out/job.json"), temp_path("job")), 0);
-    for (OutputsMode mode = OUTPUTS_NEW; mode <= OUTPUTS_OVERWRITE; mode++) {
+    static const OutputsMode modes[] = {OUTPUTS_NEW, OUTPUTS_OVERWRITE, OUTPUTS_RESUME};
+    for (int i = 0; i < 3; i++) {
+        if (modes[i] == OUTPUTS_RESUME) /* what is marked may be gone on in by its own job.json */
+            cr_assert_eq(unlink(temp_path("a/b/out/events.jsonl")), 0);
         OutputsStart start = {
-            .job = "job", .mode = mode, .resume_step = 20, .job_file = temp_path("job")};
+            .job = "job", .mode = modes[i], .resume_step = 20, .job_file = temp_path("job")};
         cr_expect_eq(outputs_open(temp_path("a/b/out"), &start, &outputs), ERR_EXISTS);
         cr_expect(strstr(err_text(), "a/b/out/job.json' lies where"), "%s", err_text());
     }
