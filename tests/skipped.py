@@ -18,7 +18,7 @@ MAY_LACK = [
     "mem::killed_writer",  # these relays live in one process: no other one writes to them
     "faulty::killed_writer",
     "delayed::killed_writer",
-    "safetensors::a_full_disk_is_full",  # mounting a tmpfs
+    "safetensors_death::a_full_disk_is_full",  # mounting a tmpfs
 ]
 # A sanitizer's library has to be the first one, so the faults of tests/e2e/fault_io.c cannot be
 # preloaded; those tests run without a sanitizer.
