@@ -377,7 +377,7 @@ int kill_leader_that_decided_to_stop(char *why, size_t why_bytes) {
     uint64_t state = 31;
     int32_t n_stopped = 0;
     TRY(rig_init_control(&rig, why, why_bytes));
-    for (int i = 0; i < sim_times(32); i++) {
+    for (int i = 0; i < sim_times(32) || (n_stopped == 0 && i < 32); i++) {
         SimKill kills[3];
         SimResult result;
         control_kills(&rig, i, &state, kills);
@@ -404,7 +404,7 @@ int kill_leader_that_decided_to_save(char *why, size_t why_bytes) {
     int32_t n_saved = 0;
     TRY(rig_init_control(&rig, why, why_bytes));
     rig.job.order.save_every = 0;
-    for (int i = 0; i < sim_times(16); i++) {
+    for (int i = 0; i < sim_times(16) || (n_saved == 0 && i < 16); i++) {
         SimKill kills[3];
         SimResult result;
         control_kills(&rig, i, &state, kills);
