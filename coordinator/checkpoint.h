@@ -1,43 +1,17 @@
-/* Checkpoints: CHECKPOINTS/STEP/ holds the state after STEP updates (core/order.h):
- *
- *     model-0000I-of-0000S.safetensors   parameters and statistics of stage I (from 1), by name
- *     update-0000I-of-0000S.safetensors  update state: PARAM.momentum (sgd; none at all without
- *                                        momentum), or PARAM.exp_avg and PARAM.exp_avg_sq (adamw)
- *     model.safetensors.index.json       {"metadata":{"total_size":..},"weight_map":{NAME:FILE}}
- *     manifest.json                      written last: what has none is partial and never read
- *
- * The manifest: {"version":1,"job":"..","step":10,"model_hash":"16 hex digits","update":"sgd",
- * "files":[{"name":"..","bytes":..,"xxh3":"16 hex digits"}],"tensors":N}, N over all files.
- * Everything is F32 and bound to names: a checkpoint resumes under any other cut. Workers write the
- * tensors (worker/save.h); the rest is written here. */
+/* Checkpoints: CHECKPOINTS/STEP/ holds the state after STEP updates (core/order.h), in the form
+ * that storage/manifest.h describes, and model.safetensors.index.json
+ * {"metadata":{"total_size":..},"weight_map":{NAME:FILE}}. Everything is F32 and bound to names: a
+ * checkpoint resumes under any other cut. Workers write the tensors (worker/save.h); the rest is
+ * written here. */
 #ifndef FUNCPIPE_COORDINATOR_CHECKPOINT_H
 #define FUNCPIPE_COORDINATOR_CHECKPOINT_H
 
 #include "core/order.h"
 #include "core/report.h"
+#include "storage/manifest.h"
 #include "storage/safetensors.h"
 
-enum { CHECKPOINT_FILE_NAME_BYTES = 128, CHECKPOINT_ANY_UPDATE = -1 };
-
-typedef struct CheckpointFile {
-    char name[CHECKPOINT_FILE_NAME_BYTES];
-    int64_t bytes;
-    uint64_t xxh3; /* hash_bytes of the whole file */
-} CheckpointFile;
-
-typedef struct CheckpointManifest {
-    char job[64];
-    int64_t step;
-    uint64_t model_hash;
-    UpdateKind update;
-    int64_t n_tensors;
-    int32_t n_files;
-    CheckpointFile *files;
-} CheckpointManifest;
-
-/* Read and check a manifest's form. ERR_NOT_FOUND: there is none. */
-int checkpoint_read(const char *directory, CheckpointManifest *out_manifest);
-void checkpoint_done(CheckpointManifest *manifest);
+enum { CHECKPOINT_ANY_UPDATE = -1 };
 
 /* Check that the workers' files of n_stages are there and together hold every parameter of the
  * model once and the state of `update`, then write index and manifest. A missing, surplus, doubled
@@ -70,6 +44,9 @@ int checkpoint_set_aside(const char *directory);
  * workers, all may go). Entries that are no step's directory are never touched,
  * and neither is a directory with files in it that no checkpoint has. */
 int checkpoint_clean(const char *checkpoints, int64_t keep_last, int64_t before);
+/* Is it the name of a checkpoint's folder, or of one set aside; of a file in one? */
+bool checkpoint_is_folder_name(const char *name);
+bool checkpoint_is_file_name(const char *name);
 
 /* ---- differences ---- */
 

@@ -42,10 +42,10 @@ static int add_file(Side *side, const char *path) {
     return 0;
 }
 
-static int add_listed(Side *side, const CheckpointManifest *manifest) {
-    char path[CHECKPOINT_PATH_BYTES];
+static int add_listed(Side *side, const Manifest *manifest) {
+    char path[MANIFEST_PATH_BYTES];
     for (int32_t i = 0; i < manifest->n_files; i++) {
-        TRY(checkpoint_join(path, side->path, manifest->files[i].name));
+        TRY(manifest_join(path, side->path, manifest->files[i].name));
         TRY(add_file(side, path));
     }
     return 0;
@@ -60,11 +60,11 @@ static int add_found(Side *side) {
     for (struct dirent *entry = readdir(dir); entry && rc >= 0; entry = readdir(dir)) {
         const char *name = entry->d_name;
         size_t length = strlen(name);
-        char path[CHECKPOINT_PATH_BYTES];
+        char path[MANIFEST_PATH_BYTES];
         if (name[0] == '.' || length < sizeof ending ||
             strcmp(name + length - (sizeof ending - 1), ending) != 0)
             continue;
-        rc = checkpoint_join(path, side->path, name);
+        rc = manifest_join(path, side->path, name);
         if (rc >= 0)
             rc = add_file(side, path);
     }
@@ -103,11 +103,11 @@ static int side_open(const char *path, Side **out_side) {
     side->path = path;
     int rc = 0;
     struct stat about;
-    CheckpointManifest manifest = {0};
+    Manifest manifest = {0};
     if (stat(path, &about) < 0)
         TRY_DONE(err_errno(errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, errno, "opening '%s'", path));
     if (S_ISDIR(about.st_mode)) {
-        rc = checkpoint_read(path, &manifest);
+        rc = manifest_read(path, &manifest);
         if (rc < 0 && rc != ERR_NOT_FOUND)
             goto done;
         TRY_DONE(rc >= 0 ? add_listed(side, &manifest) : add_found(side));
@@ -118,7 +118,7 @@ static int side_open(const char *path, Side **out_side) {
     *out_side = side;
     side = NULL;
 done:
-    checkpoint_done(&manifest);
+    manifest_done(&manifest);
     side_close(side);
     return rc < 0 ? rc : 0;
 }

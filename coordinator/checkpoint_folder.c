@@ -10,6 +10,7 @@
 
 #include "coordinator/checkpoint_parts.h"
 #include "core/err.h"
+#include "core/file.h"
 #include "core/text.h"
 
 enum { STEP_TEXT_BYTES = 24, MAX_ASIDE = 99 };
@@ -73,23 +74,23 @@ static int list_steps(const char *checkpoints, StepList *out_list) {
     return 0;
 }
 
-static int step_path(char out[CHECKPOINT_PATH_BYTES], const char *checkpoints, int64_t step) {
+static int step_path(char out[MANIFEST_PATH_BYTES], const char *checkpoints, int64_t step) {
     char name[STEP_TEXT_BYTES];
     snprintf(name, sizeof name, "%lld", (long long)step);
-    return checkpoint_join(out, checkpoints, name);
+    return manifest_join(out, checkpoints, name);
 }
 
 /* ---- the newest ---- */
 
 /* 0 when the manifest is sound, is this step's and agrees with its files. */
 static int check_sound(const char *directory, int64_t step) {
-    CheckpointManifest manifest;
-    TRY(checkpoint_read(directory, &manifest));
+    Manifest manifest;
+    TRY(manifest_read(directory, &manifest));
     int rc = checkpoint_check_sizes(directory, &manifest);
     if (rc >= 0 && manifest.step != step)
         rc = err_set(ERR_FORMAT, "checkpoint '%s': its manifest says step %lld", directory,
                      (long long)manifest.step);
-    checkpoint_done(&manifest);
+    manifest_done(&manifest);
     return rc;
 }
 
@@ -100,7 +101,7 @@ int checkpoint_latest_before(const char *checkpoints, int64_t before,
     int rc = ERR_NOT_FOUND;
     size_t n_seen = 0;
     int64_t step = -1;
-    char path[CHECKPOINT_PATH_BYTES];
+    char path[MANIFEST_PATH_BYTES];
     for (size_t i = 0; i < list.n && rc < 0; i++) {
         step = list.steps[i];
         if (step >= before)
@@ -113,8 +114,11 @@ int checkpoint_latest_before(const char *checkpoints, int64_t before,
     if (rc >= 0)
         rc = text_copy(out_directory, ORDER_PATH_BYTES, path);
     else if (n_seen > 0) /* the oldest one's reason is the note so far */
-        rc = err_context(ERR_NOT_FOUND, "none of the %zu checkpoints in '%s' is sound", n_seen,
-                         checkpoints);
+        rc = n_seen == 1
+                 ? err_context(ERR_NOT_FOUND, "the only checkpoint in '%s' is not sound",
+                               checkpoints)
+                 : err_context(ERR_NOT_FOUND, "none of the %zu checkpoints in '%s' is sound",
+                               n_seen, checkpoints);
     else
         rc = err_set(ERR_NOT_FOUND, "there is no %scheckpoint in '%s'", list.n > 0 ? "other " : "",
                      checkpoints);
@@ -130,7 +134,7 @@ int checkpoint_latest(const char *checkpoints, char out_directory[ORDER_PATH_BYT
 }
 
 int checkpoint_set_aside(const char *directory) {
-    char aside[CHECKPOINT_PATH_BYTES];
+    char aside[MANIFEST_PATH_BYTES];
     for (int i = 1; i <= MAX_ASIDE; i++) {
         int n = snprintf(aside, sizeof aside, "%s.damaged-%d", directory, i);
         if (n < 0 || (size_t)n >= sizeof aside)
@@ -146,21 +150,31 @@ int checkpoint_set_aside(const char *directory) {
 
 /* ---- cleaning ---- */
 
-/* ".tmp-" and hex digits, as files are called while they are written. */
-static bool is_temporary(const char *name) {
-    return strncmp(name, ".tmp-", 5) == 0 && name[5] &&
-           name[5 + strspn(name + 5, "0123456789abcdef")] == '\0';
-}
-
 /* "-DIGITS" behind a place in a name; NULL: there is something else. */
 static const char *skip_number(const char *at) {
     size_t n = at && *at == '-' ? strspn(at + 1, "0123456789") : 0;
     return n > 0 ? at + 1 + n : NULL;
 }
 
-/* May a checkpoint hold a file of that name? */
-static bool is_own(const char *name) {
-    if (is_temporary(name) || strcmp(name, "manifest.json") == 0 ||
+bool checkpoint_is_folder_name(const char *name) {
+    char step[STEP_TEXT_BYTES];
+    size_t length = strspn(name, "0123456789");
+    if (length == 0 || length >= sizeof step)
+        return false;
+    memcpy(step, name, length);
+    step[length] = '\0';
+    const char *behind = name + length;
+    if (strncmp(behind, ".damaged", 8) == 0)
+        behind = skip_number(behind + 8);
+    ErrNote before;
+    err_copy(&before);
+    bool own = behind && !*behind && step_of(step) >= 0;
+    err_restore(&before);
+    return own;
+}
+
+bool checkpoint_is_file_name(const char *name) {
+    if (file_is_temporary(name) || strcmp(name, "manifest.json") == 0 ||
         strcmp(name, "model.safetensors.index.json") == 0)
         return true;
     const char *at = strncmp(name, "model-", 6) == 0    ? name + 5
@@ -179,7 +193,7 @@ static int is_checkpoint(const char *directory) {
     int own = 1;
     for (const struct dirent *entry = readdir(dir); entry && own; entry = readdir(dir)) {
         const char *name = entry->d_name;
-        own = strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || is_own(name);
+        own = strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || checkpoint_is_file_name(name);
     }
     closedir(dir);
     return own;
@@ -193,7 +207,7 @@ static int remove_files(const char *directory, bool all) {
     int rc = 0;
     for (struct dirent *entry = readdir(dir); entry && rc >= 0; entry = readdir(dir)) {
         const char *name = entry->d_name;
-        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || !(all || is_temporary(name)))
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || !(all || file_is_temporary(name)))
             continue;
         if (unlinkat(dirfd(dir), name, 0) < 0 && errno != ENOENT)
             rc = err_errno(ERR_IO, errno, "removing '%s/%s'", directory, name);
@@ -236,10 +250,10 @@ int checkpoint_clean(const char *checkpoints, int64_t keep_last, int64_t before)
         rc = remove_files(checkpoints, false);
     for (size_t i = 0; i < list.n && rc >= 0; i++) {
         int64_t step = list.steps[i];
-        char path[CHECKPOINT_PATH_BYTES];
-        char manifest[CHECKPOINT_PATH_BYTES];
+        char path[MANIFEST_PATH_BYTES];
+        char manifest[MANIFEST_PATH_BYTES];
         TRY_DONE(step_path(path, checkpoints, step));
-        TRY_DONE(checkpoint_join(manifest, path, "manifest.json"));
+        TRY_DONE(manifest_join(manifest, path, "manifest.json"));
         bool sound = check_sound(path, step) >= 0;
         bool partial = !sound && access(manifest, F_OK) < 0 && errno == ENOENT;
         bool old = keep_last > 0 && n_sound >= keep_last;

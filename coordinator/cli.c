@@ -1,13 +1,16 @@
 #include "coordinator/cli.h"
 
+#include <errno.h>
 #include <limits.h>
-#include <signal.h>
+#include <poll.h>
 #include <stdio.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "coordinator/cli_parts.h"
+#include "coordinator/interrupt.h"
 #include "coordinator/job.h"
 #include "core/err.h"
 #include "core/text.h"
@@ -67,13 +70,20 @@ static const char train_help[] =
     "  --out DIR            where the outputs go; a folder with outputs is refused unless\n"
     "                       --resume or --overwrite is given\n"
     "  --resume latest|DIR  go on from the newest checkpoint of the outputs, or from a\n"
-    "                       checkpoint's folder; any cut and number of replicas will do\n"
-    "  --overwrite          remove the outputs of an earlier run first\n"
+    "                       checkpoint's folder; any cut and number of replicas will do. A\n"
+    "                       checkpoint of another run wants a new --out, or --overwrite\n"
+    "  --overwrite          remove the outputs of an earlier run first; refused where the folder\n"
+    "                       holds anything else\n"
     "  --set PATH=VALUE     set a value of the job file; null removes a key\n"
     "  --trace              write trace.json for Chrome's trace viewer\n"
-    "  --json               progress as one JSON object a line on stdout\n"
+    "  --json               progress as one JSON object a line on stdout, \"finished\" the last;\n"
+    "                       docs/outputs.md lists them\n"
     "\n"
-    "Ctrl-C or SIGTERM once: all workers save and end; twice: end at once.\n"
+    "Updates whose loss or gradients are not finite are skipped (update.on_nonfinite) and "
+    "counted;\n"
+    "when the last step is one of them the job has diverged: exit code 5.\n"
+    "Ctrl-C or SIGTERM once: all workers save and end (before they run: at once); twice: end at\n"
+    "once.\n"
     "examples:\n"
     "  funcpipe train docs/examples/generated-mlp.json\n"
     "  funcpipe train job.json --set plan.stages=4 --set update.lr=0.05 --out runs/4\n"
@@ -116,7 +126,7 @@ static const char diff_help[] =
     "\n"
     "Compare two checkpoints (folders or .safetensors files), parameters and update state, tensor\n"
     "by tensor: a line for each, and a summary at the end. Exit code 0: every bit is equal; 1:\n"
-    "they differ.\n"
+    "they differ; 2: one of them is missing, unreadable or damaged.\n"
     "\n"
     "examples:\n"
     "  funcpipe diff a/checkpoints/100 b/checkpoints/100\n";
@@ -238,7 +248,7 @@ static int parse_flag(const Command *command, int argc, char **argv, int *at, Cl
 
 /* Is --json among the flags? It holds for errors in front of it, too. */
 static bool wants_json(int argc, char **argv) {
-    for (int i = 2; i < argc; i++) {
+    for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--json") == 0)
             return true;
     }
@@ -279,16 +289,29 @@ static const Command *find_command(const char *name) {
     return NULL;
 }
 
-static int unknown_command(const char *name) {
-    const char *known[N_COMMANDS];
-    for (int i = 0; i < N_COMMANDS; i++)
-        known[i] = commands[i].name;
-    const char *nearest = text_nearest(name, known, N_COMMANDS);
-    if (nearest)
-        fprintf(stderr, "funcpipe: unknown command '%s' (did you mean '%s'?)\n", name, nearest);
-    else
-        fprintf(stderr, "funcpipe: unknown command '%s'; see funcpipe --help\n", name);
-    return EXIT_CODE_USAGE;
+static bool reader_has_gone(int errnum) {
+    struct pollfd out = {.fd = STDOUT_FILENO};
+    return errnum == EPIPE || (poll(&out, 1, 0) > 0 && (out.revents & POLLERR));
+}
+
+/* stdout took no more. What is left of it is dropped, so that this is told once. */
+static int lost_output(int errnum) {
+    clearerr(stdout);
+    __fpurge(stdout);
+    if (reader_has_gone(errnum))
+        return 0;
+    return errnum ? err_errno(ERR_IO, errnum, "writing to stdout")
+                  : err_set(ERR_IO, "writing to stdout: some of it is lost");
+}
+
+int cli_flush(void) {
+    errno = 0;
+    return fflush(stdout) == 0 && !ferror(stdout) ? 0 : lost_output(errno);
+}
+
+int cli_print(const char *text) {
+    errno = 0;
+    return fputs(text, stdout) >= 0 ? 0 : lost_output(errno);
 }
 
 int cli_print_json(cJSON *take_value) {
@@ -297,16 +320,17 @@ int cli_print_json(cJSON *take_value) {
     int rc = take_value ? json_format(take_value, false, &text)
                         : err_set(ERR_MEMORY, "the output as JSON");
     if (rc >= 0)
-        printf("%s\n", buf_string(&text));
-    fflush(stdout);
+        rc = buf_text(&text, "\n");
+    if (rc >= 0)
+        rc = cli_print(buf_string(&text));
     buf_done(&text);
     cJSON_Delete(take_value);
     return rc < 0 ? rc : 0;
 }
 
-static void print_error(const CliArgs *args, int error) {
+void cli_print_error(bool json, int error) {
     fprintf(stderr, "funcpipe: %s\n", err_text());
-    if (!args->json)
+    if (!json)
         return;
     cJSON *object = cJSON_CreateObject();
     if (cJSON_AddStringToObject(object, "event", "error") &&
@@ -315,6 +339,19 @@ static void print_error(const CliArgs *args, int error) {
         cli_print_json(object);
     else
         cJSON_Delete(object);
+    cli_flush(); /* one that is lost has been told on stderr */
+}
+
+static int unknown_command(int argc, char **argv) {
+    const char *known[N_COMMANDS];
+    for (int i = 0; i < N_COMMANDS; i++)
+        known[i] = commands[i].name;
+    const char *nearest = text_nearest(argv[1], known, N_COMMANDS);
+    int rc = nearest ? err_set(ERR_ARGUMENT, "unknown command '%s' (did you mean '%s'?)", argv[1],
+                               nearest)
+                     : err_set(ERR_ARGUMENT, "unknown command '%s'; see funcpipe --help", argv[1]);
+    cli_print_error(wants_json(argc, argv), rc);
+    return EXIT_CODE_USAGE;
 }
 
 int cli_find_worker(char *out_path, size_t out_bytes) {
@@ -353,15 +390,18 @@ static int run_command(const Command *command, int argc, char **argv) {
     } else if (error >= 0) {
         exit_code = command->run(&args, &error);
     }
+    if (error >= 0)
+        error = cli_flush();
     if (error < 0)
-        print_error(&args, error);
+        cli_print_error(args.json, error);
+    if (error < 0 && exit_code == EXIT_CODE_DONE)
+        exit_code = EXIT_CODE_FAILED;
     for (int i = 0; i < args.n_sets; i++)
         free(args.set_texts[i]);
     return exit_code;
 }
 
-int cli_main(int argc, char **argv) {
-    signal(SIGPIPE, SIG_IGN); /* a reader that goes away is an error of write */
+static int run_words(int argc, char **argv) {
     if (argc < 2) {
         print_usage(stderr);
         return EXIT_CODE_USAGE;
@@ -374,5 +414,14 @@ int cli_main(int argc, char **argv) {
     if (strcmp(argv[1], "--version") == 0)
         argv[1] = (char *)"version";
     const Command *command = find_command(argv[1]);
-    return command ? run_command(command, argc, argv) : unknown_command(argv[1]);
+    return command ? run_command(command, argc, argv) : unknown_command(argc, argv);
+}
+
+int cli_main(int argc, char **argv) {
+    interrupt_begin(wants_json(argc, argv));
+    int exit_code = run_words(argc, argv);
+    if (cli_flush() >= 0)
+        return exit_code;
+    cli_print_error(false, ERR_IO);
+    return exit_code == EXIT_CODE_DONE ? EXIT_CODE_FAILED : exit_code;
 }

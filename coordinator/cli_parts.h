@@ -25,6 +25,13 @@ int cli_diff(const CliArgs *args, int *out_error);
 
 /* The worker binary: FUNCPIPE_WORKER, or funcpipe-worker beside this program. ERR_NOT_FOUND. */
 int cli_find_worker(char *out_path, size_t out_bytes);
+/* Write out what was printed: 0, or ERR_IO when it is lost. A reader that has gone loses nothing.
+ */
+int cli_flush(void);
+/* Print a text on stdout: 0, or ERR_IO. */
+int cli_print(const char *text);
+/* Say the error note on stderr; with `json` also as an object on stdout. */
+void cli_print_error(bool json, int error);
 /* Print a JSON value as one line on stdout and delete it. */
 int cli_print_json(cJSON *take_value);
 

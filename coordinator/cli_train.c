@@ -8,6 +8,7 @@
 
 #include "coordinator/cli_parts.h"
 #include "coordinator/conductor.h"
+#include "coordinator/notice.h"
 #include "coordinator/plan.h"
 #include "core/err.h"
 #include "core/text.h"
@@ -19,42 +20,91 @@ static int setup_failed(int rc, int *out_error) {
     return job_exit_code(rc, false);
 }
 
+/* config_load, and a word where it takes long. `json`: stdout has lines of JSON. */
+static int load_job(const char *path, const ConfigSet *sets, int n_sets, bool json,
+                    JobConfig *config) {
+    Notice notice;
+    notice_begin(&notice, json, "reading the job and its data ...");
+    int rc = config_load(path, sets, n_sets, 0, config);
+    notice_end(&notice);
+    return rc;
+}
+
 static cJSON *number_or_null(double value) {
     return isfinite(value) ? cJSON_CreateNumber(value) : cJSON_CreateNull();
 }
 
 /* ---- train ---- */
 
-static void print_train(const CliArgs *args, const char *out, const ConductResult *result) {
-    if (args->json) {
-        cJSON *object = cJSON_CreateObject();
-        cJSON_AddStringToObject(object, "event", "finished");
-        cJSON_AddStringToObject(object, "state", job_state_name(result->state));
-        cJSON_AddNumberToObject(object, "exit_code", result->exit_code);
-        cJSON_AddNumberToObject(object, "step", (double)result->step);
-        cJSON_AddNumberToObject(object, "saved_step", (double)result->saved_step);
-        cJSON_AddItemToObject(object, "loss", number_or_null(result->loss));
-        if (result->has_eval) {
-            cJSON_AddItemToObject(object, "eval_loss", number_or_null(result->eval_loss));
-            cJSON_AddItemToObject(object, "eval_accuracy", number_or_null(result->eval_accuracy));
-        }
-        cJSON_AddNumberToObject(object, "restarts", (double)result->n_restarts);
-        cJSON_AddStringToObject(object, "out", out);
-        cli_print_json(object);
-        return;
+/* The last line of --json, whatever became of the job. */
+static int print_finished(const char *out, const ConductResult *result) {
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddStringToObject(object, "event", "finished");
+    cJSON_AddStringToObject(object, "state", job_state_name(result->state));
+    cJSON_AddNumberToObject(object, "exit_code", result->exit_code);
+    cJSON_AddNumberToObject(object, "step", (double)result->step);
+    cJSON_AddNumberToObject(object, "saved_step", (double)result->saved_step);
+    cJSON_AddItemToObject(object, "loss", number_or_null(result->loss));
+    if (result->has_eval) {
+        cJSON_AddItemToObject(object, "eval_loss", number_or_null(result->eval_loss));
+        cJSON_AddItemToObject(object, "eval_accuracy", number_or_null(result->eval_accuracy));
     }
-    printf("%s after %lld steps", job_state_name(result->state), (long long)result->step);
+    cJSON_AddNumberToObject(object, "skipped", (double)result->n_skipped);
+    cJSON_AddNumberToObject(object, "restarts", (double)result->n_restarts);
+    cJSON_AddStringToObject(object, "out", out);
+    if (result->failure.code < 0) {
+        cJSON_AddStringToObject(object, "code", err_name(result->failure.code));
+        cJSON_AddStringToObject(object, "text", result->failure.text);
+    }
+    return cli_print_json(object);
+}
+
+static void print_train(const char *out, const ConductResult *result) {
+    printf("%s after %lld %s", job_state_name(result->state), (long long)result->step,
+           text_plural(result->step, "step", "steps"));
     if (isfinite(result->loss))
         printf(", loss %.4g", result->loss);
+    else if (result->n_skipped > 0)
+        printf(", loss not finite");
     if (result->has_eval)
         printf(", evaluation: loss %.4g, accuracy %.4f", result->eval_loss, result->eval_accuracy);
     if (result->n_restarts > 0)
-        printf(", %lld restart%s", (long long)result->n_restarts,
-               result->n_restarts == 1 ? "" : "s");
-    printf("\noutputs in %s\n", out);
+        printf(", %lld %s", (long long)result->n_restarts,
+               text_plural(result->n_restarts, "restart", "restarts"));
+    printf("\n");
+    if (result->n_skipped > 0)
+        printf("%lld of %lld %s skipped: loss or gradients were not finite\n",
+               (long long)result->n_skipped, (long long)result->step,
+               text_plural(result->step, "update was", "updates were"));
+    printf("outputs in %s\n", out);
     if (result->saved_step >= 0)
         printf("checkpoint %s/checkpoints/%lld\n", out, (long long)result->saved_step);
-    fflush(stdout);
+    if (result->resumable && result->state != JOB_DONE && result->exit_code != EXIT_CODE_DIVERGED)
+        printf("to go on: the same command with --resume latest\n");
+}
+
+/* A job is worth more than what it printed: that some of it is lost only counts where a program
+ * was to read it. */
+static int tell_end(const CliArgs *args, const char *out, const ConductResult *result,
+                    int *out_error) {
+    ErrNote failure;
+    err_copy(&failure);
+    if (!args->json) {
+        if (result->ran)
+            print_train(out, result);
+        if (cli_flush() < 0)
+            cli_print_error(false, ERR_IO);
+        err_restore(&failure);
+        return result->exit_code;
+    }
+    bool told = ferror(stdout) != 0; /* by the progress */
+    if (*out_error < 0)
+        cli_print_error(true, *out_error);
+    *out_error = 0;
+    bool lost = print_finished(out, result) < 0 || cli_flush() < 0;
+    if (lost && !told)
+        cli_print_error(false, ERR_IO);
+    return lost && result->exit_code == EXIT_CODE_DONE ? EXIT_CODE_FAILED : result->exit_code;
 }
 
 int cli_train(const CliArgs *args, int *out_error) {
@@ -63,13 +113,14 @@ int cli_train(const CliArgs *args, int *out_error) {
     JobConfig config;
     ConductResult result;
     *out_error = 0;
-    if (args->resume && args->overwrite)
+    if (args->resume && args->overwrite && strcmp(args->resume, "latest") == 0)
         return setup_failed(
-            err_set(ERR_ARGUMENT, "--resume goes on and --overwrite begins anew: give one of them"),
+            err_set(ERR_ARGUMENT,
+                    "--resume latest goes on and --overwrite begins anew: give one of them"),
             out_error);
     int rc = cli_find_worker(worker, sizeof worker);
     if (rc >= 0)
-        rc = config_load(args->words[0], args->sets, args->n_sets, 0, &config);
+        rc = load_job(args->words[0], args->sets, args->n_sets, args->json, &config);
     if (rc < 0)
         return setup_failed(rc, out_error);
     if (args->out)
@@ -82,17 +133,16 @@ int cli_train(const CliArgs *args, int *out_error) {
     }
     ConductOptions options = {.out_folder = out,
                               .resume = args->resume,
+                              .job_file = args->words[0],
                               .overwrite = args->overwrite,
                               .trace = args->trace,
                               .json = args->json,
                               .worker_path = worker};
     *out_error = conduct(&config, &options, &result);
     config_done(&config);
-    if (result.ran)
-        print_train(args, out, &result);
     if (result.state == JOB_CANCELLED && result.failure.code == 0)
         *out_error = 0; /* it stopped as asked */
-    return result.exit_code;
+    return tell_end(args, out, &result, out_error);
 }
 
 /* ---- eval ---- */
@@ -102,13 +152,14 @@ static int find_job(const char *checkpoint, char *out_path, size_t out_bytes) {
     static const char *const places[] = {"%s/job.json", "%s/../job.json", "%s/../../job.json"};
     char resolved[PATH_MAX];
     char path[PATH_MAX + 32];
+    char found[PATH_MAX];
     if (!realpath(checkpoint, resolved))
         return err_set(ERR_NOT_FOUND, "there is no checkpoint '%s'", checkpoint);
     for (int i = 0; i < 3; i++) {
         const char *behind = places[i] + 2;
         snprintf(path, sizeof path, "%s%s", resolved, behind);
-        if (access(path, R_OK) == 0)
-            return text_copy(out_path, out_bytes, path);
+        if (access(path, R_OK) == 0 && realpath(path, found)) /* errors name it without "/../" */
+            return text_copy(out_path, out_bytes, found);
     }
     return err_set(ERR_NOT_FOUND, "no job.json stands beside '%s'; name the job with --job",
                    checkpoint);
@@ -125,10 +176,12 @@ static int load_eval(const CliArgs *args, const char *job, JobConfig *config) {
     ConfigSet sets[CLI_MAX_SETS + N_WHOLE];
     memcpy(sets, args->sets, (size_t)args->n_sets * sizeof sets[0]);
     memcpy(sets + args->n_sets, whole, sizeof whole);
-    TRY(config_load(job, sets, args->n_sets + N_WHOLE, 0, config));
+    TRY(load_job(job, sets, args->n_sets + N_WHOLE, false, config));
     if (!config->order.has_eval) {
         config_done(config);
-        return err_set(ERR_ARGUMENT, "%s: the job has no evaluation data ($.data.eval)", job);
+        return err_set(ERR_ARGUMENT,
+                       "%s: the job has no evaluation data; give some with --set data.eval={...}",
+                       job);
     }
     config->order.eval_only = true;
     return 0;
@@ -144,8 +197,9 @@ static void print_eval(const CliArgs *args, const ConductResult *result, int64_t
         cli_print_json(object);
         return;
     }
-    printf("loss %.6g  accuracy %.6f  (%lld samples, after %lld steps)\n", result->eval_loss,
-           result->eval_accuracy, (long long)samples, (long long)result->step);
+    printf("loss %.6g  accuracy %.6f  (%lld %s, after %lld %s)\n", result->eval_loss,
+           result->eval_accuracy, (long long)samples, text_plural(samples, "sample", "samples"),
+           (long long)result->step, text_plural(result->step, "step", "steps"));
 }
 
 int cli_eval(const CliArgs *args, int *out_error) {
@@ -175,9 +229,12 @@ int cli_eval(const CliArgs *args, int *out_error) {
 static int make_plan(const CliArgs *args, JobConfig *config, Plan *plan) {
     char worker[PATH_MAX];
     Profile profile;
+    Notice notice;
     TRY(cli_find_worker(worker, sizeof worker));
-    TRY(config_load(args->words[0], args->sets, args->n_sets, 0, config));
+    TRY(load_job(args->words[0], args->sets, args->n_sets, false, config));
+    notice_begin(&notice, false, "measuring the layers' times ...");
     int rc = plan_profile(config, worker, CLI_PROFILE_MS, NULL, &profile);
+    notice_end(&notice);
     if (rc >= 0) {
         rc = plan_make(config, &profile, plan);
         profile_done(&profile);
@@ -196,11 +253,11 @@ int cli_plan(const CliArgs *args, int *out_error) {
         return setup_failed(rc, out_error);
     buf_init(&text, 0);
     if (args->json) {
-        rc = cli_print_json(plan_to_json(&plan));
+        rc = cli_print_json(plan_describe_json(&plan, &config));
     } else {
         rc = plan_describe(&plan, &config, !args->brief, &text);
         if (rc >= 0)
-            fputs(buf_string(&text), stdout);
+            rc = cli_print(buf_string(&text));
     }
     buf_done(&text);
     plan_done(&plan);

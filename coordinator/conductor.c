@@ -10,12 +10,20 @@
 
 #include "coordinator/checkpoint.h"
 #include "coordinator/conductor_parts.h"
-#include "coordinator/scratch.h"
+#include "coordinator/interrupt.h"
+#include "coordinator/notice.h"
+#include "coordinator/paths.h"
 #include "core/clock.h"
 #include "core/err.h"
+#include "core/process.h"
 #include "core/text.h"
 
-enum { CONDUCT_REAP_MS = 10000, CONDUCT_SCRATCH_OUT_BYTES = 1 << 20 };
+enum {
+    CONDUCT_REAP_MS = 10000,
+    CONDUCT_SCRATCH_OUT_BYTES = 1 << 20,
+    CONDUCT_FILES = 32,
+    CONDUCT_THREADS = 6 /* libuv's four, the watch, and one for what else may come */
+};
 
 static const int signal_numbers[] = {SIGINT, SIGTERM, SIGHUP};
 enum { N_SIGNALS = sizeof signal_numbers / sizeof signal_numbers[0] };
@@ -96,6 +104,20 @@ static void close_handle(uv_handle_t *handle) {
         uv_close(handle, NULL);
 }
 
+/* libuv leaves them to the system, which would end us: they are held from here on. */
+static void close_signals(Conductor *conductor) {
+    sigset_t ours;
+    sigset_t before;
+    sigemptyset(&ours);
+    for (int i = 0; i < N_SIGNALS; i++)
+        sigaddset(&ours, signal_numbers[i]);
+    pthread_sigmask(SIG_BLOCK, &ours, &before);
+    for (int i = 0; i < N_SIGNALS; i++)
+        close_handle((uv_handle_t *)&conductor->signals[i]);
+    interrupt_hold();
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
 /* Once the job is over, all processes are reaped and all work is done: clean up, end the loop. */
 static void try_close(Conductor *conductor) {
     if (!conductor->finishing || conductor->closed)
@@ -106,8 +128,7 @@ static void try_close(Conductor *conductor) {
         return;
     conductor->closed = true;
     conductor_finish_relay(conductor);
-    for (int i = 0; i < N_SIGNALS; i++)
-        close_handle((uv_handle_t *)&conductor->signals[i]);
+    close_signals(conductor);
     close_handle((uv_handle_t *)&conductor->tick);
     close_handle((uv_handle_t *)&conductor->reported);
     if (running)
@@ -122,7 +143,7 @@ static void do_delayed(Conductor *conductor) {
             continue;
         }
         conductor->delayed[i] = conductor->delayed[--conductor->n_delayed];
-        conductor_act(conductor, &delayed.action);
+        conductor_act_delayed(conductor, &delayed);
     }
 }
 
@@ -135,11 +156,21 @@ static void note_pause(Conductor *conductor) {
     conductor->tick_ms = now;
 }
 
+static void note_measuring(Conductor *conductor) {
+    bool measuring = conductor->job.state == JOB_PROFILING;
+    if (!measuring || conductor->measuring_told ||
+        conductor->tick_ms - conductor->begin_ms < NOTICE_AFTER_MS)
+        return;
+    conductor->measuring_told = true;
+    progress_say(&conductor->progress, "preparing", "measuring the layers' times ...");
+}
+
 static void on_tick(uv_timer_t *timer) {
     Conductor *conductor = timer->data;
     note_pause(conductor);
     conductor_take_reports(conductor);
     do_delayed(conductor);
+    note_measuring(conductor);
     if (conductor->tick_ms >= conductor->blind_until_ms)
         conductor_event(conductor, &(JobEvent){.kind = JOB_EV_TICK}, NULL);
     if (conductor->job.n_workers > 0 && !conductor->finishing && !conductor->order.eval_only)
@@ -153,8 +184,7 @@ static void on_reported(uv_async_t *async) {
     try_close(conductor);
 }
 
-static void on_signal(uv_signal_t *handle, int number) {
-    Conductor *conductor = handle->data;
+static void take_signal(Conductor *conductor, int number) {
     bool first = conductor->job.cancel == JOB_CANCEL_NONE;
     JobCancel cancel = number == SIGINT ? JOB_CANCEL_INTERRUPT : JOB_CANCEL_TERMINATE;
     outputs_event(conductor->outputs, "signal", NULL, "\"signal\":%d", number);
@@ -164,10 +194,8 @@ static void on_signal(uv_signal_t *handle, int number) {
     conductor_event(conductor, &(JobEvent){.kind = JOB_EV_CANCEL, .cancel = cancel}, NULL);
 }
 
-/* nohup starts its program with SIGHUP ignored, and means it. */
-static bool is_ignored(int number) {
-    struct sigaction now;
-    return number == SIGHUP && sigaction(number, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
+static void on_signal(uv_signal_t *handle, int number) {
+    take_signal(handle->data, number);
 }
 
 static int run_loop(Conductor *conductor) {
@@ -177,7 +205,7 @@ static int run_loop(Conductor *conductor) {
     for (int i = 0; i < N_SIGNALS; i++) {
         uv_signal_init(&conductor->loop, &conductor->signals[i]);
         conductor->signals[i].data = conductor;
-        if (!is_ignored(signal_numbers[i]))
+        if (!interrupt_is_ignored(signal_numbers[i]))
             uv_signal_start(&conductor->signals[i], on_signal, signal_numbers[i]);
     }
     uv_timer_init(&conductor->loop, &conductor->tick);
@@ -185,7 +213,11 @@ static int run_loop(Conductor *conductor) {
     uv_timer_start(&conductor->tick, on_tick, CONDUCT_TICK_MS, CONDUCT_TICK_MS);
     uv_async_init(&conductor->loop, &conductor->reported, on_reported);
     conductor->reported.data = conductor;
+    conductor->begin_ms = conductor_now_ms();
     conductor_event(conductor, &(JobEvent){.kind = JOB_EV_START}, NULL);
+    int number = interrupt_taken(); /* before the loop took them */
+    if (number)
+        take_signal(conductor, number);
     uv_run(&conductor->loop, UV_RUN_DEFAULT);
     if (uv_loop_close(&conductor->loop) == 0)
         invoke_close(conductor->invoker);
@@ -201,12 +233,18 @@ static bool has_manifest(const char *folder) {
     return access(path, F_OK) == 0;
 }
 
+/* Where warnings about a checkpoint go: they must be known even where progress is not shown. */
+static Progress warnings(const Conductor *conductor) {
+    Progress progress = conductor->progress;
+    if (conductor->options->quiet)
+        progress_init(&progress, false, false);
+    return progress;
+}
+
 /* The newest checkpoint of which every byte is as it was written (1); people hear of newer ones. */
 static int find_latest(Conductor *conductor, const char *checkpoints, char *found) {
     int64_t step = INT64_MAX;
-    Progress progress = conductor->progress;
-    if (conductor->options->quiet) /* that another one is taken must be known all the same */
-        progress_init(&progress, false, false);
+    Progress progress = warnings(conductor);
     for (;;) {
         TRY(checkpoint_latest_before(checkpoints, step, found, &step));
         int rc = checkpoint_verify(found);
@@ -238,9 +276,48 @@ static int find_checkpoint(Conductor *conductor, char *found) {
     return find_latest(conductor, resolved, found);
 }
 
+/* Is the checkpoint before the job's end? At the end a job is done in its own folder; in another
+ * one it would leave nothing. */
+static int check_end(const Conductor *conductor) {
+    const ConductOptions *options = conductor->options;
+    int64_t end = conductor->config->order.n_steps;
+    char own[PATH_MAX];
+    if (conductor->resume_step > end)
+        return err_set(ERR_ARGUMENT,
+                       "checkpoint '%s' stands at step %lld, beyond the job's end (%lld)",
+                       conductor->resume_folder, (long long)conductor->resume_step, (long long)end);
+    if (conductor->resume_step < end || strcmp(options->resume, "latest") == 0)
+        return 0;
+    size_t length = options->out_folder && realpath(options->out_folder, own) ? strlen(own) : 0;
+    if (length > 0 && strncmp(conductor->resume_folder, own, length) == 0 &&
+        conductor->resume_folder[length] == '/')
+        return 0;
+    return err_set(ERR_ARGUMENT,
+                   "checkpoint '%s' stands at the job's end (step %lld): nothing is left to do; "
+                   "give the job more steps, or evaluate the checkpoint with funcpipe eval",
+                   conductor->resume_folder, (long long)end);
+}
+
+/* A checkpoint whose tensors all fit may be of another model: with gelu for relu, say. It may be
+ * meant (another dropout), so it is only told. */
+static void compare_models(Conductor *conductor, const Manifest *manifest) {
+    ErrNote *warning = &conductor->resume_warning;
+    Progress progress = warnings(conductor);
+    uint64_t hash = model_hash(&conductor->config->order.model);
+    if (manifest->model_hash == hash)
+        return;
+    warning->code = ERR_ARGUMENT;
+    snprintf(warning->text, sizeof warning->text,
+             "checkpoint '%.700s' was made with another model (hash %016llx, the job's has "
+             "%016llx): its tensors all fit, but names, kinds or options of layers differ",
+             conductor->resume_folder, (unsigned long long)manifest->model_hash,
+             (unsigned long long)hash);
+    progress_say(&progress, "warning", "%s", warning->text);
+}
+
 static int prepare_resume(Conductor *conductor) {
     const Order *order = &conductor->config->order;
-    CheckpointManifest manifest;
+    Manifest manifest;
     if (!conductor->options->resume)
         return 0;
     int verified = find_checkpoint(conductor, conductor->resume_folder);
@@ -251,29 +328,45 @@ static int prepare_resume(Conductor *conductor) {
         TRY(checkpoint_check_momentum(conductor->resume_folder, &order->model, &order->update));
     if (!verified)
         TRY(checkpoint_verify(conductor->resume_folder));
-    TRY(checkpoint_read(conductor->resume_folder, &manifest));
+    TRY(manifest_read(conductor->resume_folder, &manifest));
     conductor->resume_step = manifest.step;
-    checkpoint_done(&manifest);
-    if (conductor->resume_step > order->n_steps && !order->eval_only)
-        return err_set(
-            ERR_ARGUMENT, "checkpoint '%s' stands at step %lld, behind the job's last (%lld)",
-            conductor->resume_folder, (long long)conductor->resume_step, (long long)order->n_steps);
-    return 0;
+    compare_models(conductor, &manifest);
+    manifest_done(&manifest);
+    return order->eval_only ? 0 : check_end(conductor);
 }
 
 static int prepare_outputs(Conductor *conductor) {
     const ConductOptions *options = conductor->options;
-    OutputsMode mode = options->resume      ? OUTPUTS_RESUME
-                       : options->overwrite ? OUTPUTS_OVERWRITE
-                                            : OUTPUTS_NEW;
+    OutputsStart start = {.job = conductor->config->order.job,
+                          .mode = options->overwrite ? OUTPUTS_OVERWRITE
+                                  : options->resume  ? OUTPUTS_RESUME
+                                                     : OUTPUTS_NEW,
+                          .resume_step = conductor->resume_step,
+                          .from = conductor->resume_folder,
+                          .job_file = options->job_file};
     const char *folder = options->out_folder;
     if (!folder) {
-        TRY(scratch_make(CONDUCT_SCRATCH_OUT_BYTES, conductor->scratch_out,
-                         sizeof conductor->scratch_out));
-        folder = conductor->scratch_out;
+        TRY(scratch_make(CONDUCT_SCRATCH_OUT_BYTES, &conductor->scratch_out));
+        folder = conductor->scratch_out.path;
     }
-    return outputs_open(folder, conductor->config->order.job, mode, conductor->resume_step,
-                        &conductor->outputs);
+    TRY(outputs_open(folder, &start, &conductor->outputs));
+    return conductor->resume_warning.code < 0
+               ? outputs_event(conductor->outputs, "warning", conductor->resume_warning.text, "%s",
+                               "")
+               : 0;
+}
+
+/* The folder of the outputs is ours before anything in it is read. One that is not there yet is
+ * made only when it is known that there is something to write. */
+static int lock_outputs(Conductor *conductor, bool make) {
+    const char *folder = conductor->options->out_folder;
+    if (!folder || conductor->lock.fd >= 0 || (!make && access(folder, F_OK) < 0))
+        return 0;
+    if (make)
+        TRY(outputs_make_folder(folder));
+    TRY(outputs_lock(folder, &conductor->lock));
+    interrupt_remove(conductor->lock.path);
+    return 0;
 }
 
 static void end_outputs(Conductor *conductor) {
@@ -285,14 +378,36 @@ static void end_outputs(Conductor *conductor) {
     if (training && checkpoint_clean(outputs_checkpoints(conductor->outputs),
                                      conductor->config->keep_last, INT64_MAX) < 0)
         progress_say(progress, "warning", "removing partial checkpoints: %s", err_text());
+    char newest[ORDER_PATH_BYTES];
+    conductor->result->resumable =
+        training && checkpoint_latest(outputs_checkpoints(conductor->outputs), newest, NULL) >= 0;
     if (conductor->outputs)
-        outputs_event(conductor->outputs, "finished", NULL, "\"state\":\"%s\",\"exit_code\":%d",
-                      job_state_name(job->state), job->exit_code);
+        outputs_event(
+            conductor->outputs, "finished", job->failure.text[0] ? job->failure.text : NULL,
+            "\"state\":\"%s\",\"exit_code\":%d", job_state_name(job->state), job->exit_code);
     outputs_close(conductor->outputs);
     conductor->outputs = NULL;
-    if (conductor->scratch_out[0])
-        outputs_remove_tree(conductor->scratch_out);
+    interrupt_remove(NULL);
+    outputs_unlock(&conductor->lock);
+    scratch_remove(&conductor->scratch_out);
     progress_end(progress);
+}
+
+static int prepare(Conductor *conductor) {
+    const ConductOptions *options = conductor->options;
+    Notice notice;
+    /* libuv aborts where it does not get what it needs: its loop, and a pool of four threads. */
+    TRY(process_check_limits(CONDUCT_FILES, CONDUCT_THREADS));
+    TRY(paths_check("--out", options->out_folder));
+    TRY(paths_check(options->out_folder ? "--resume" : "the checkpoint", options->resume));
+    TRY(lock_outputs(conductor, false));
+    notice_begin(&notice, options->json && !options->quiet, "checking the checkpoint ...");
+    int rc = prepare_resume(conductor);
+    notice_end(&notice);
+    TRY(rc);
+    interrupt_hold(); /* what is made from here on is to be taken away */
+    TRY(lock_outputs(conductor, true));
+    return prepare_outputs(conductor);
 }
 
 static void fill_result(Conductor *conductor) {
@@ -317,9 +432,8 @@ int conduct(JobConfig *config, const ConductOptions *options, ConductResult *out
     atomic_init(&conductor->stop_preparing, false);
     job_init(&conductor->job);
     progress_init(&conductor->progress, options->json, options->quiet);
-    int rc = prepare_resume(conductor);
-    if (rc >= 0)
-        rc = prepare_outputs(conductor);
+    conductor->lock.fd = -1;
+    int rc = prepare(conductor);
     out_result->step = conductor->resume_step;
     if (rc >= 0)
         rc = run_loop(conductor);

@@ -5,7 +5,8 @@
  *
  * Signals: the first SIGINT (Ctrl-C) or SIGTERM asks all workers to save and end, the second ends
  * at once; the exit code is 130 after SIGINT and 6 after SIGTERM (and SIGHUP, unless it was ignored
- * from the start, as under nohup). */
+ * from the start, as under nohup). Those that come before the loop runs, or after it, are
+ * interrupt.h's. */
 #ifndef FUNCPIPE_COORDINATOR_CONDUCTOR_H
 #define FUNCPIPE_COORDINATOR_CONDUCTOR_H
 
@@ -16,7 +17,9 @@ typedef struct ConductOptions {
     const char *out_folder; /* NULL: a scratch folder, removed at the end */
     const char *resume;     /* NULL: from the start; "latest": of out_folder; else a checkpoint's
                                folder, or a folder that holds checkpoints */
-    bool overwrite;         /* begin anew in a folder with outputs */
+    const char *job_file;   /* the job's, which the outputs must not replace; NULL: none */
+    bool overwrite;         /* begin anew in a folder with outputs; also what another's checkpoint
+                               goes on with */
     bool trace;
     bool json;               /* progress as JSON lines on stdout */
     bool quiet;              /* no progress at all */
@@ -30,6 +33,8 @@ typedef struct ConductResult {
     bool ran;           /* workers were started */
     int64_t step;       /* steps done */
     int64_t saved_step; /* of the last committed checkpoint; -1: none */
+    bool resumable;     /* the outputs have a checkpoint to go on from */
+    int64_t n_skipped;  /* updates skipped: loss or gradients were not finite */
     double loss;        /* of the last step; not a number: none */
     bool has_eval;
     double eval_loss, eval_accuracy; /* of the last evaluation */

@@ -6,12 +6,44 @@
 
 #include "coordinator/checkpoint.h"
 #include "coordinator/conductor_parts.h"
-#include "coordinator/scratch.h"
 #include "core/clock.h"
 #include "core/err.h"
 #include "core/text.h"
 
 enum { CONDUCT_MAX_CLAIMS = 1 << 20, CONDUCT_NOTE_MARGIN_MS = 60000 };
+
+/* ---- later ---- */
+
+static void delay(Conductor *conductor, const JobAction *action, int64_t delay_ms,
+                  int64_t give_up_ms) {
+    if (conductor->n_delayed == conductor->cap_delayed) {
+        size_t capacity = conductor->cap_delayed ? 2 * conductor->cap_delayed : 16;
+        DelayedAction *delayed = realloc(conductor->delayed, capacity * sizeof *delayed);
+        if (!delayed) {
+            conductor_fail(conductor, err_set(ERR_MEMORY, "a delayed action"));
+            return;
+        }
+        conductor->delayed = delayed;
+        conductor->cap_delayed = capacity;
+    }
+    DelayedAction *last = &conductor->delayed[conductor->n_delayed++];
+    last->action = *action;
+    last->action.delay_ms = 0;
+    last->due_ms = conductor_now_ms() + delay_ms;
+    last->give_up_ms = give_up_ms;
+}
+
+/* A write of the job's into the relay has failed, which may be full for the time being: try it
+ * again for some seconds, while the loop goes on. give_up_ms 0: it was the first try. */
+static void write_failed(Conductor *conductor, const JobAction *action, int rc,
+                         int64_t give_up_ms) {
+    int64_t now = conductor_now_ms();
+    int64_t until = give_up_ms > 0 ? give_up_ms : now + CONDUCT_RELAY_MS;
+    if (err_retry(rc) && now < until)
+        delay(conductor, action, CONDUCT_TICK_MS, until);
+    else
+        conductor_fail(conductor, rc);
+}
 
 /* ---- the loop's own objects ---- */
 
@@ -73,11 +105,11 @@ static int open_relay(Conductor *conductor) {
     } else {
         int64_t want = conductor->plan.held_bytes;
         scratch_clean();
-        TRY(scratch_make(want, conductor->scratch_relay, sizeof conductor->scratch_relay));
+        TRY(scratch_make(want, &conductor->scratch_relay));
         int n = snprintf(order->relay_url, sizeof order->relay_url, "file://%s/relay",
-                         conductor->scratch_relay);
+                         conductor->scratch_relay.path);
         if (n < 0 || (size_t)n >= sizeof order->relay_url)
-            return err_set(ERR_LIMIT, "the path '%s' is too long", conductor->scratch_relay);
+            return err_set(ERR_LIMIT, "the path '%s' is too long", conductor->scratch_relay.path);
     }
     return relay_open(order->relay_url, &conductor->relay);
 }
@@ -176,7 +208,7 @@ static void act_plan(Conductor *conductor) {
                                   .max_restarts = config->max_restarts,
                                   .eval_only = config->order.eval_only};
     conductor->planned = true;
-    conductor->last_row_ns = clock_now_ns();
+    rate_init(&conductor->rate, clock_now_ns());
     conductor_event(conductor, &(JobEvent){.kind = JOB_EV_PLANNED, .setup = &conductor->setup},
                     NULL);
 }
@@ -211,12 +243,27 @@ static int fill_order(Conductor *conductor, const JobAction *action, Order *orde
                : 0;
 }
 
+/* Is that attempt's fence still to be written? */
+static bool fence_waits(const Conductor *conductor, const JobAction *action) {
+    for (size_t i = 0; i < conductor->n_delayed; i++) {
+        const JobAction *other = &conductor->delayed[i].action;
+        if (other->kind == JOB_ACT_FENCE && other->stage == action->stage &&
+            other->replica == action->replica && other->attempt == action->attempt)
+            return true;
+    }
+    return false;
+}
+
 static void act_invoke(Conductor *conductor, const JobAction *action) {
     Order order;
     int64_t pid = 0;
     const JobWorker *worker = job_worker(&conductor->job, action->stage, action->replica);
     if (!worker->alive || worker->attempt != action->attempt)
         return; /* given up while it was delayed */
+    if (fence_waits(conductor, action)) {
+        delay(conductor, action, CONDUCT_TICK_MS, 0);
+        return;
+    }
     int rc = fill_order(conductor, action, &order);
     if (rc >= 0)
         rc = invoke_start(conductor->invoker, &order, &pid);
@@ -236,42 +283,59 @@ static void act_invoke(Conductor *conductor, const JobAction *action) {
     conductor_event(conductor, &event, err_text());
 }
 
+static void put_fence(Conductor *conductor, const JobAction *action, int64_t give_up_ms) {
+    const JobWorker *worker = job_worker(&conductor->job, action->stage, action->replica);
+    Slice part = {"fence", 5};
+    Key key = key_fence(&conductor->space, action->stage, action->replica, action->attempt);
+    if (worker->attempt != action->attempt)
+        return; /* given up meanwhile: its successor has a fence of its own */
+    int rc = relay_put(conductor->relay, key.text, &part, 1, clock_deadline_ms(CONDUCT_RELAY_MS));
+    if (rc < 0)
+        write_failed(conductor, action, rc, give_up_ms);
+}
+
 /* A worker has died and is about to be replaced: say why, then fence off what may still live. */
 static void act_fence(Conductor *conductor, const JobAction *action) {
     const JobWorker *worker = job_worker(&conductor->job, action->stage, action->replica);
-    bool again = false;
-    int rc = outputs_event(conductor->outputs, "worker_died", worker->death_text,
-                           "\"stage\":%d,\"replica\":%d,\"attempt\":%lld,\"step\":%lld",
-                           action->stage, action->replica, (long long)action->attempt - 1,
-                           (long long)worker->death_step);
-    progress_say(&conductor->progress, "worker_died",
-                 "stage %d, replica %d died at step %lld: %s; it starts again from step %lld",
-                 action->stage, action->replica, (long long)worker->death_step, worker->death_text,
-                 (long long)action->step);
-    if (rc >= 0)
-        rc = put(conductor,
-                 key_fence(&conductor->space, action->stage, action->replica, action->attempt),
-                 "fence", &again);
+    char members[160];
+    snprintf(members, sizeof members, "\"stage\":%d,\"replica\":%d,\"attempt\":%lld,\"step\":%lld",
+             action->stage, action->replica, (long long)action->attempt - 1,
+             (long long)worker->death_step);
+    int rc = outputs_event(conductor->outputs, "worker_died", worker->death_text, "%s", members);
+    progress_say_with(
+        &conductor->progress, "worker_died", members,
+        "stage %d, replica %d died at step %lld%s: %s; it starts again from step %lld",
+        action->stage, action->replica, (long long)worker->death_step,
+        worker->death_vague ? " or later" : "", worker->death_text, (long long)action->step);
     if (rc < 0)
         conductor_fail(conductor, rc);
+    else
+        put_fence(conductor, action, 0);
 }
 
-static void act_control(Conductor *conductor, const JobAction *action) {
+/* What an earlier one wanted and could not write is out of date. */
+static void forget_control(Conductor *conductor) {
+    size_t n = 0;
+    for (size_t i = 0; i < conductor->n_delayed; i++) {
+        if (conductor->delayed[i].action.kind != JOB_ACT_CONTROL)
+            conductor->delayed[n++] = conductor->delayed[i];
+    }
+    conductor->n_delayed = n;
+}
+
+static void act_control(Conductor *conductor, const JobAction *action, int64_t give_up_ms) {
     Buf text;
     Control control = {.stop = action->stop, .save = action->save};
+    forget_control(conductor);
     buf_init(&text, RELAY_NOTE_MAX_BYTES);
     int rc = report_format_control(&control, &text);
-    bool formed = rc >= 0;
-    int n_tries = 0;
-    do {
-        if (formed)
-            rc = relay_note_put(conductor->relay, key_control(&conductor->space).text, text.data,
-                                text.bytes,
-                                conductor->config->stop_timeout_ms + CONDUCT_NOTE_MARGIN_MS);
-    } while (formed && try_again(rc, n_tries++));
+    if (rc >= 0)
+        rc =
+            relay_note_put(conductor->relay, key_control(&conductor->space).text, text.data,
+                           text.bytes, conductor->config->stop_timeout_ms + CONDUCT_NOTE_MARGIN_MS);
     buf_done(&text);
     if (rc < 0)
-        conductor_fail(conductor, rc);
+        write_failed(conductor, action, rc, give_up_ms);
 }
 
 /* ---- checkpoints, on libuv's thread pool: they read and sync files ---- */
@@ -408,33 +472,17 @@ void conductor_finish_relay(Conductor *conductor) {
         if (rc < 0)
             progress_say(&conductor->progress, "warning", "cleaning the relay: %s", err_text());
     }
+    if (conductor->relay)
+        relay_tidy(conductor->relay, conductor->order.job);
     relay_close(conductor->relay);
     conductor->relay = NULL;
-    if (conductor->scratch_relay[0])
-        outputs_remove_tree(conductor->scratch_relay);
+    scratch_remove(&conductor->scratch_relay);
     err_restore(&before);
-}
-
-static void delay(Conductor *conductor, const JobAction *action) {
-    if (conductor->n_delayed == conductor->cap_delayed) {
-        size_t capacity = conductor->cap_delayed ? 2 * conductor->cap_delayed : 16;
-        DelayedAction *delayed = realloc(conductor->delayed, capacity * sizeof *delayed);
-        if (!delayed) {
-            conductor_fail(conductor, err_set(ERR_MEMORY, "a delayed start"));
-            return;
-        }
-        conductor->delayed = delayed;
-        conductor->cap_delayed = capacity;
-    }
-    DelayedAction *last = &conductor->delayed[conductor->n_delayed++];
-    last->action = *action;
-    last->action.delay_ms = 0;
-    last->due_ms = conductor_now_ms() + action->delay_ms;
 }
 
 void conductor_act(Conductor *conductor, const JobAction *action) {
     if (action->delay_ms > 0) {
-        delay(conductor, action);
+        delay(conductor, action, action->delay_ms, 0);
         return;
     }
     switch (action->kind) {
@@ -451,7 +499,7 @@ void conductor_act(Conductor *conductor, const JobAction *action) {
         act_invoke(conductor, action);
         return;
     case JOB_ACT_CONTROL:
-        act_control(conductor, action);
+        act_control(conductor, action, 0);
         return;
     case JOB_ACT_COMMIT:
         act_store(conductor, action->step, false);
@@ -463,4 +511,13 @@ void conductor_act(Conductor *conductor, const JobAction *action) {
         act_finish(conductor);
         return;
     }
+}
+
+void conductor_act_delayed(Conductor *conductor, const DelayedAction *delayed) {
+    if (delayed->give_up_ms > 0 && delayed->action.kind == JOB_ACT_FENCE)
+        put_fence(conductor, &delayed->action, delayed->give_up_ms);
+    else if (delayed->give_up_ms > 0 && delayed->action.kind == JOB_ACT_CONTROL)
+        act_control(conductor, &delayed->action, delayed->give_up_ms);
+    else
+        conductor_act(conductor, &delayed->action);
 }

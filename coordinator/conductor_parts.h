@@ -10,6 +10,8 @@
 #include "coordinator/outputs.h"
 #include "coordinator/plan.h"
 #include "coordinator/progress.h"
+#include "coordinator/rate.h"
+#include "coordinator/scratch.h"
 #include "coordinator/watch.h"
 #include "storage/key.h"
 #include "storage/relay.h"
@@ -29,6 +31,8 @@ typedef struct QueuedEvent {
 typedef struct DelayedAction {
     JobAction action;
     int64_t due_ms;
+    int64_t give_up_ms; /* of a write into the relay that failed: when it is not tried again; 0: it
+                           is a first try */
 } DelayedAction;
 
 /* What replica 0 of a stage says it saved. */
@@ -77,15 +81,18 @@ typedef struct Conductor {
     int n_working; /* jobs on libuv's thread pool */
     Store *stores; /* one at a time, in order; the first one is under way */
     bool planned, finishing, closed;
-    int64_t finish_ms;
+    bool measuring_told;
+    int64_t begin_ms, finish_ms;
     int64_t tick_ms,
         blind_until_ms; /* the last tick; after a pause of ours nobody counts as silent */
 
     Outputs *outputs;
-    char scratch_out[ORDER_PATH_BYTES];   /* "" unless the outputs are scratch */
-    char scratch_relay[ORDER_PATH_BYTES]; /* "" unless the relay is */
+    OutputsLock lock;
+    Scratch scratch_out;                  /* none unless the outputs are scratch */
+    Scratch scratch_relay;                /* none unless the relay is */
     char resume_folder[ORDER_PATH_BYTES]; /* the checkpoint the job begins with; "" none */
     int64_t resume_step;
+    ErrNote resume_warning; /* for the events; code 0: none */
     Profile profile;
     Plan plan;
     JobSetup setup;
@@ -99,8 +106,9 @@ typedef struct Conductor {
     Beats *beats;     /* (n_workers) */
     SavedPart *parts; /* of the saves that are not committed yet */
     size_t n_parts, cap_parts;
-    int64_t last_row_ns, n_rows;
-    double sample_s; /* seconds a sample, smoothed; 0: not known yet */
+    int64_t n_rows;
+    int64_t n_skipped; /* steps skipped in this run */
+    Rate rate;
 } Conductor;
 
 int64_t conductor_now_ms(void);
@@ -111,6 +119,7 @@ void conductor_fail(Conductor *conductor, int code);
 
 /* conductor_act.c: do one action of the state machine. */
 void conductor_act(Conductor *conductor, const JobAction *action);
+void conductor_act_delayed(Conductor *conductor, const DelayedAction *delayed);
 void conductor_finish_relay(Conductor *conductor);
 
 /* conductor_report.c: what the watch and the invoker report. */

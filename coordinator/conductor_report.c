@@ -5,6 +5,7 @@
 
 #include "coordinator/conductor_parts.h"
 #include "core/err.h"
+#include "core/text.h"
 
 static Beats *beats_of(const Conductor *conductor, int32_t stage, int32_t replica) {
     const JobWorker *worker = job_worker(&conductor->job, stage, replica);
@@ -21,55 +22,79 @@ static double finite_or_nan(double value) {
     return isnan(value) ? NAN : value;
 }
 
+/* The first one is told, then each time their number has doubled. */
+static void tell_skipped(Conductor *conductor, int64_t step) {
+    int64_t n = ++conductor->n_skipped;
+    char members[96];
+    if ((n & (n - 1)) != 0)
+        return;
+    snprintf(members, sizeof members, "\"step\":%lld,\"skipped\":%lld", (long long)step,
+             (long long)conductor->result->n_skipped);
+    check(conductor, outputs_event(conductor->outputs, "update_skipped", NULL, "%s", members));
+    progress_say_with(&conductor->progress, "update_skipped", members,
+                      "the update of step %lld was skipped: loss or gradients were not finite "
+                      "(%lld skipped so far)",
+                      (long long)step, (long long)conductor->result->n_skipped);
+}
+
 static void take_step(Conductor *conductor, const WatchReport *report) {
     const Order *order = &conductor->order;
     int64_t step = report->step;
     int64_t rows = order_batch_rows(order->train_samples, order->batch, step);
-    double seconds = (double)(report->now_ns - conductor->last_row_ns + 1) / 1e9;
     bool stop = (report->decision & DECISION_STOP) != 0;
+    /* As the workers see it; what they report was skipped before this step. */
+    bool skipped = !isfinite(report->loss_sum) || !isfinite(report->grad_norm);
     MetricsRow row = {
         .step = step,
         .epoch = step / order_steps_per_epoch(order->train_samples, order->batch),
         .loss = finite_or_nan(report->valid > 0 ? report->loss_sum / (double)report->valid : NAN),
         .lr = order_lr(&order->update, step, order->n_steps),
         .grad_norm = report->grad_norm,
-        .samples_per_s = (double)rows / seconds,
-        .skipped = report->skipped,
+        .samples_per_s = rate_add(&conductor->rate, rows, report->now_ns, report->waited),
+        .skipped = report->skipped + skipped,
         .wants_eval = !stop && order_eval_due(order, step)};
-    conductor->last_row_ns = report->now_ns;
-    /* The first step's time holds the workers' start: it is given no weight once there are more. */
-    if (conductor->n_rows++ > 1)
-        conductor->sample_s += 0.1 * (seconds / (double)rows - conductor->sample_s);
-    else
-        conductor->sample_s = seconds / (double)rows;
+    conductor->n_rows++;
     conductor->result->loss = row.loss;
+    conductor->result->n_skipped = row.skipped;
     conductor->result->step = step + 1;
     check(conductor, outputs_row(conductor->outputs, &row));
+    if (skipped && !order->update.stop_on_nonfinite)
+        tell_skipped(conductor, step);
     JobEvent event = {.kind = JOB_EV_STEP,
                       .step = step,
                       .decision = report->decision,
                       .save_due = order_save_due(order, step),
-                      .eval_due = row.wants_eval};
+                      .eval_due = row.wants_eval,
+                      .skipped = skipped};
     conductor_event(conductor, &event, NULL);
+}
+
+/* `value` as JSON. */
+static const char *json_of(double value, char *text, size_t bytes) {
+    snprintf(text, bytes, "%.17g", value);
+    return isfinite(value) ? text : "null";
 }
 
 static void take_evaluation(Conductor *conductor, const WatchReport *report) {
     ConductResult *result = conductor->result;
     double valid = (double)(report->valid > 0 ? report->valid : 1);
+    char members[128];
+    char loss[32];
+    char accuracy[32];
     result->has_eval = true;
     result->eval_loss = finite_or_nan(report->valid > 0 ? report->loss_sum / valid : NAN);
     result->eval_accuracy = (double)report->correct / valid;
     if (!conductor->order.eval_only)
         check(conductor, outputs_evaluation(conductor->outputs, report->step - 1, result->eval_loss,
                                             result->eval_accuracy));
-    if (isfinite(result->eval_loss))
-        check(conductor,
-              outputs_event(conductor->outputs, "evaluated", NULL,
-                            "\"step\":%lld,\"loss\":%.17g,\"accuracy\":%.17g",
-                            (long long)report->step, result->eval_loss, result->eval_accuracy));
-    progress_say(&conductor->progress, "evaluated",
-                 "evaluation after %lld steps: loss %.4g, accuracy %.4f", (long long)report->step,
-                 result->eval_loss, result->eval_accuracy);
+    snprintf(members, sizeof members, "\"step\":%lld,\"loss\":%s,\"accuracy\":%s",
+             (long long)report->step, json_of(result->eval_loss, loss, sizeof loss),
+             json_of(result->eval_accuracy, accuracy, sizeof accuracy));
+    check(conductor, outputs_event(conductor->outputs, "evaluated", NULL, "%s", members));
+    progress_say_with(&conductor->progress, "evaluated", members,
+                      "evaluation after %lld %s: loss %.4g, accuracy %.4f", (long long)report->step,
+                      text_plural(report->step, "step", "steps"), result->eval_loss,
+                      result->eval_accuracy);
     conductor_event(conductor, &(JobEvent){.kind = JOB_EV_EVALUATED, .step = report->step}, NULL);
 }
 
@@ -137,6 +162,7 @@ void conductor_take_reports(Conductor *conductor) {
 
 void conductor_worker_ended(void *ctx, WorkerId worker, const WorkerResult *result) {
     Conductor *conductor = ctx;
+    conductor_take_reports(conductor); /* how far it came */
     check(
         conductor,
         outputs_event(conductor->outputs, "worker_ended", result->code < 0 ? result->text : NULL,
@@ -155,17 +181,18 @@ void conductor_worker_ended(void *ctx, WorkerId worker, const WorkerResult *resu
 
 void conductor_show(Conductor *conductor) {
     const Job *job = &conductor->job;
-    double rest_s = conductor->sample_s * (double)conductor->order.batch *
-                    (double)(job->end_step - job->next_step);
+    double per_s = conductor->rate.per_s;
+    double rest = (double)conductor->order.batch * (double)(job->end_step - job->next_step);
+    bool known = conductor->n_rows > 1 && rest < 1e12 * per_s; /* the first holds the start */
     int64_t busy = 0;
     int64_t wait = 0;
     ProgressView view = {.state = job_state_name(job->state),
                          .step = job->next_step,
                          .end_step = job->end_step,
                          .loss = conductor->result->loss,
-                         .samples_per_s = conductor->sample_s > 0 ? 1 / conductor->sample_s : 0,
-                         .left_ms =
-                             conductor->n_rows > 1 && rest_s < 1e12 ? (int64_t)(rest_s * 1000) : -1,
+                         .n_skipped = conductor->result->n_skipped,
+                         .samples_per_s = per_s,
+                         .left_ms = known ? (int64_t)(rest / per_s * 1000) : -1,
                          .bubble = -1,
                          .n_workers = job->n_workers};
     for (int32_t i = 0; i < job->n_workers; i++) {

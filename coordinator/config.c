@@ -9,6 +9,7 @@
 #include "core/err.h"
 #include "core/program.h"
 #include "core/text.h"
+#include "storage/relay.h"
 
 static void config_init(JobConfig *config) {
     memset(config, 0, sizeof *config);
@@ -85,8 +86,11 @@ static int blame_sets(int rc, const ConfigSet *sets, int n_sets) {
     ErrNote note;
     err_copy(&note);
     for (int i = n_sets - 1; i >= 0; i--) {
-        if (blames(note.text, &sets[i]))
-            return err_context(rc, "--set %s=%s", sets[i].path, sets[i].text);
+        if (!blames(note.text, &sets[i]))
+            continue;
+        if (strstr(sets[i].text, "://")) /* there may be a password in it */
+            return err_context(rc, "--set %s", sets[i].path);
+        return err_context(rc, "--set %s=%s", sets[i].path, sets[i].text);
     }
     return rc;
 }
@@ -123,8 +127,10 @@ static int parse_batch(JsonObject *root, unsigned flags, Order *order) {
     int64_t micro = 0;
     TRY(json_get_i64(root, "batch", 1, INT32_MAX, &order->batch));
     if (!(flags & CONFIG_WITHOUT_DATA) && order->batch > order->train_samples)
-        return err_set(ERR_ARGUMENT, "$.batch: %lld, but there are only %lld samples",
-                       (long long)order->batch, (long long)order->train_samples);
+        return err_set(ERR_ARGUMENT, "$.batch: %lld, but there %s only %lld %s",
+                       (long long)order->batch, text_plural(order->train_samples, "is", "are"),
+                       (long long)order->train_samples,
+                       text_plural(order->train_samples, "sample", "samples"));
     micro = order->batch;
     TRY(json_opt_i64(root, "micro_batch", 1, order->batch, &micro));
     int64_t n_micro = order_steps_per_epoch(order->batch, micro);
@@ -145,7 +151,11 @@ static int parse_save(JsonObject *root, JobConfig *config) {
         json_opt_i64(&object, "every_steps", 1, CONFIG_MAX_COUNT, &config->order.save_every);
     TRY(given);
     config->save_every_given = given == 1;
-    TRY(json_opt_duration_ms(&object, "every", &config->save_every_ms));
+    int timed = json_opt_duration_ms(&object, "every", &config->save_every_ms);
+    TRY(timed);
+    if (timed && config->save_every_ms == 0)
+        return err_set(ERR_ARGUMENT, "%s.every: saves cannot come every 0ms; null removes the key",
+                       object.path);
     TRY(json_opt_i64(&object, "keep_last", 0, 1 << 20, &config->keep_last));
     return json_end(&object);
 }
@@ -158,7 +168,11 @@ static int parse_evaluate(JsonObject *root, Order *order) {
     if (present <= 0)
         return present;
     if (!order->has_eval)
-        return err_set(ERR_ARGUMENT, "%s: needs evaluation data in $.data.eval", object.path);
+        return err_set(
+            ERR_ARGUMENT,
+            "%s: needs evaluation data in $.data.eval; give some, or remove this section, "
+            "too (evaluate=null)",
+            object.path);
     int by_steps = json_opt_i64(&object, "every_steps", 1, CONFIG_MAX_COUNT, &order->eval_every);
     TRY(by_steps);
     TRY(json_opt_i64(&object, "every_epochs", 1, 1 << 20, &epochs));
@@ -168,6 +182,10 @@ static int parse_evaluate(JsonObject *root, Order *order) {
                        object.path);
     if (epochs > 0)
         order->eval_every = epochs * order_steps_per_epoch(order->train_samples, order->batch);
+    if (order->eval_every > CONFIG_MAX_COUNT)
+        return err_set(ERR_LIMIT, "%s.every_epochs: %lld epochs are %lld steps, more than %lld",
+                       object.path, (long long)epochs, (long long)order->eval_every,
+                       (long long)CONFIG_MAX_COUNT);
     TRY(json_opt_i64(&object, "samples", 1, CONFIG_MAX_COUNT, &samples));
     TRY(config_check_eval_samples(order, samples, "$.evaluate.samples"));
     return json_end(&object);
@@ -180,7 +198,7 @@ static int parse_platform(JsonObject *root, JobConfig *config) {
     int present = section(root, "platform", &object);
     if (present <= 0)
         return present;
-    TRY(json_get_choice(&object, "kind", kinds, 1, &kind));
+    TRY(json_opt_choice(&object, "kind", kinds, 1, &kind));
     TRY(json_opt_i64(&object, "workers", 1, CONFIG_MAX_REPLICAS, &config->max_workers));
     return json_end(&object);
 }
@@ -248,6 +266,11 @@ static int parse_seed(JsonObject *root, uint64_t *out_seed) {
     return 0;
 }
 
+/* "/", "//", "/./..": the root of the file system. */
+static bool is_root(const char *path) {
+    return path[0] == '/' && path[strspn(path, "/.")] == '\0' && !strstr(path, "...");
+}
+
 static int parse_relay(JsonObject *root, const char *folder, JobConfig *config) {
     const char *relay = "auto";
     TRY(json_opt_string(root, "relay", &relay));
@@ -255,6 +278,14 @@ static int parse_relay(JsonObject *root, const char *folder, JobConfig *config) 
         return err_set(ERR_ARGUMENT,
                        "$.relay: '%s' is neither \"auto\" nor a URL such as file:///DIRECTORY",
                        relay);
+    if (strncmp(relay, "file://", 7) == 0 && is_root(relay + 7))
+        return err_set(
+            ERR_ARGUMENT,
+            "$.relay: '%s' is the root of the file system; give the relay a directory of "
+            "its own",
+            relay);
+    if (strcmp(relay, "auto") != 0 && relay_check_url(relay) < 0)
+        return err_context(ERR_ARGUMENT, "$.relay");
     if (strncmp(relay, "file://", 7) == 0 && relay[7] != '/') {
         char path[ORDER_URL_BYTES - 7];
         TRY(text_copy(path, sizeof path, relay + 7));
@@ -356,19 +387,31 @@ int config_load(const char *path, const ConfigSet *sets, int n_sets, unsigned fl
     return rc;
 }
 
+/* A file that holds a model and nothing else. */
+static int parse_model_file(const char *path, cJSON *root, const ConfigSet *sets, int n_sets,
+                            Model *out_model) {
+    int rc = apply_sets(root, sets, n_sets);
+    if (rc >= 0)
+        rc = model_parse(root, "$", out_model);
+    return rc < 0 ? err_context(blame_sets(rc, sets, n_sets), "%s", path) : 0;
+}
+
 int config_load_model(const char *path, const ConfigSet *sets, int n_sets, Model *out_model) {
     cJSON *root = NULL;
-    JsonObject object;
+    JobConfig config;
     char folder[ORDER_PATH_BYTES];
     TRY(folder_of(path, folder, sizeof folder));
     TRY(json_parse_file(path, ORDER_MAX_BYTES, &root));
-    int rc = apply_sets(root, sets, n_sets);
-    if (rc >= 0)
-        rc = json_object(root, "$", &object);
-    if (rc >= 0)
-        rc = cJSON_GetObjectItemCaseSensitive(root, "layers")
-                 ? model_parse(root, "$", out_model)
-                 : config_parse_model(&object, folder, out_model);
+    if (cJSON_GetObjectItemCaseSensitive(root, "layers")) {
+        int rc = parse_model_file(path, root, sets, n_sets, out_model);
+        cJSON_Delete(root);
+        return rc;
+    }
+    int rc = parse_tree(path, root, folder, sets, n_sets, CONFIG_WITHOUT_DATA, &config);
     cJSON_Delete(root);
-    return rc < 0 ? err_context(blame_sets(rc, sets, n_sets), "%s", path) : 0;
+    TRY(rc);
+    *out_model = config.order.model;
+    memset(&config.order.model, 0, sizeof config.order.model); /* the caller's now */
+    config_done(&config);
+    return 0;
 }

@@ -59,7 +59,8 @@ void config_done(JobConfig *config);
 /* The resolved job file. NULL when out of memory. */
 cJSON *config_to_json(const JobConfig *config);
 
-/* The model of a job file, or of a file that holds only a model; for inspection. */
+/* The model of a job file, or of a file that holds only a model; for inspection. The whole job is
+ * checked, but for its data files, which are not opened. */
 int config_load_model(const char *path, const ConfigSet *sets, int n_sets, Model *out_model);
 
 int32_t config_workers(const PlanRequest *plan); /* sum of the replicas */

@@ -1,19 +1,22 @@
 /* $.data: what the job file says, what the model needs, and what the files hold must agree. */
+#include <stdio.h>
 #include <string.h>
 
 #include "coordinator/config_parts.h"
 #include "core/err.h"
+#include "core/text.h"
 #include "storage/dataset.h"
 
 /* The sizes the model gives to valid inputs and targets; 0: it does not say. */
 typedef struct ModelSizes {
     int64_t vocab, classes;
+    int32_t loss; /* number of the loss layer; -1: there is none with classes */
     bool has_ignore;
     int32_t ignore_index;
 } ModelSizes;
 
 static ModelSizes model_sizes(const Model *model) {
-    ModelSizes sizes = {0};
+    ModelSizes sizes = {.loss = -1};
     for (int32_t i = 0; i < model->n_layers; i++) {
         const Layer *layer = &model->layers[i];
         if (layer->kind == LAYER_EMBEDDING && layer->inputs[0] == MODEL_VALUE_INPUT &&
@@ -22,6 +25,7 @@ static ModelSizes model_sizes(const Model *model) {
         if (layer->kind == LAYER_CROSS_ENTROPY) {
             const Shape *logits = &model->values[layer->inputs[0]].shape;
             sizes.classes = logits->n_dims > 0 ? logits->dims[logits->n_dims - 1] : 0;
+            sizes.loss = i;
             sizes.has_ignore = layer->attr.has_ignore;
             sizes.ignore_index = layer->attr.ignore_index;
         }
@@ -39,6 +43,27 @@ static int fit_size(const char *path, const char *key, const char *model_part, i
     return 0;
 }
 
+/* The loss decides which targets count: the data set can only say the same. */
+static int fit_ignore(const char *path, const Model *model, const ModelSizes *sizes,
+                      DataSpec *data) {
+    char other[24] = "none";
+    if (!data->has_ignore) {
+        data->has_ignore = sizes->has_ignore;
+        data->ignore_index = sizes->ignore_index;
+    }
+    if (data->has_ignore == sizes->has_ignore && data->ignore_index == sizes->ignore_index)
+        return 0;
+    if (sizes->loss < 0)
+        return err_set(ERR_ARGUMENT, "%s.ignore_index: %d, but the model's loss has no classes",
+                       path, data->ignore_index);
+    if (sizes->has_ignore)
+        snprintf(other, sizeof other, "%d", sizes->ignore_index);
+    return err_set(ERR_ARGUMENT,
+                   "%s.ignore_index: %d, but that of the model's loss (layer '%s', "
+                   "$.model.layers[%d].ignore_index) is %s",
+                   path, data->ignore_index, model->layers[sizes->loss].name, sizes->loss, other);
+}
+
 /* Fill what the data set leaves to the model, and refuse what contradicts it. */
 static int fit_to_model(DataSpec *data, const Model *model, const char *path) {
     ModelSizes sizes = model_sizes(model);
@@ -53,11 +78,7 @@ static int fit_to_model(DataSpec *data, const Model *model, const char *path) {
                        shape_format(input, of_model, sizeof of_model));
     TRY(fit_size(path, "vocab", "embedding", sizes.vocab, &data->vocab));
     TRY(fit_size(path, "classes", "loss", sizes.classes, &data->classes));
-    if (!data->has_ignore && sizes.has_ignore) {
-        data->has_ignore = true;
-        data->ignore_index = sizes.ignore_index;
-    }
-    return 0;
+    return fit_ignore(path, model, &sizes, data);
 }
 
 static int check_form(const Dataset *dataset, const Model *model, const char *path) {
@@ -81,14 +102,25 @@ static int check_form(const Dataset *dataset, const Model *model, const char *pa
     return 0;
 }
 
-static int look_at_files(const DataSpec *data, const Model *model, const char *path,
+/* What the examples read comes with a package. */
+static int name_package(int rc, const DataSpec *data) {
+    static const char folder[] = "/usr/share/datasets/fashion-mnist/";
+    ErrNote note;
+    err_copy(&note);
+    if (rc != ERR_NOT_FOUND || strncmp(data->input_path, folder, sizeof folder - 1) != 0)
+        return rc;
+    return err_set(rc, "%s (apt-get install dataset-fashion-mnist brings it)", note.text);
+}
+
+static int look_at_files(DataSpec *data, const Model *model, const char *path,
                          int64_t *out_samples) {
     Dataset *dataset = NULL;
     int rc = dataset_open(data, true, true, &dataset);
     if (rc < 0)
-        return err_context(rc, "%s", path);
+        return err_context(name_package(rc, data), "%s", path);
     rc = check_form(dataset, model, path);
     *out_samples = dataset_samples(dataset);
+    dataset_marks(dataset, data->marks); /* workers must find these files */
     dataset_close(dataset);
     return rc;
 }
@@ -131,8 +163,9 @@ int config_check_eval_samples(Order *order, int64_t samples, const char *path) {
     if (samples == 0)
         return 0;
     if (order->eval.samples > 0 && samples > order->eval_samples)
-        return err_set(ERR_ARGUMENT, "%s: %lld, but the evaluation data has %lld samples", path,
-                       (long long)samples, (long long)order->eval_samples);
+        return err_set(ERR_ARGUMENT, "%s: %lld, but the evaluation data has %lld %s", path,
+                       (long long)samples, (long long)order->eval_samples,
+                       text_plural(order->eval_samples, "sample", "samples"));
     order->eval_samples = samples;
     order->eval.samples = samples;
     return 0;

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "coordinator/config_parts.h"
+#include "core/text.h"
 
 /* Sticky: when something cannot be had the tree is freed, and later calls do nothing. */
 static void put(cJSON **object, const char *key, cJSON *take_value) {
@@ -22,8 +23,7 @@ static void put_text(cJSON **object, const char *key, const char *text) {
 
 static void put_ms(cJSON **object, const char *key, int64_t ms) {
     char text[32];
-    snprintf(text, sizeof text, "%lldms", (long long)ms);
-    put_text(object, key, text);
+    put_text(object, key, text_exact_duration(ms, text, sizeof text));
 }
 
 static cJSON *data_to_json(const Order *order) {
@@ -73,9 +73,8 @@ static cJSON *timeouts_to_json(const JobConfig *config) {
 static cJSON *limits_to_json(const JobConfig *config) {
     char bytes[32];
     cJSON *object = cJSON_CreateObject();
-    snprintf(bytes, sizeof bytes, "%lldB", (long long)config->relay_limit_bytes);
     put_number(&object, "restarts", config->max_restarts);
-    put_text(&object, "relay", bytes);
+    put_text(&object, "relay", text_exact_bytes(config->relay_limit_bytes, bytes, sizeof bytes));
     return object;
 }
 

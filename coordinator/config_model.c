@@ -12,6 +12,10 @@ int config_absolute(const char *folder, char *path, size_t path_bytes) {
     char joined[PATH_MAX];
     if (!path[0] || path[0] == '/' || !folder[0])
         return 0;
+    if (!text_is_utf8(folder, strlen(folder)))
+        return err_set(ERR_ARGUMENT,
+                       "the folder '%s', which '%s' is relative to, is not valid UTF-8", folder,
+                       path);
     int n = snprintf(joined, sizeof joined, "%s/%s", folder, path);
     if (n < 0 || (size_t)n >= sizeof joined)
         return err_set(ERR_LIMIT, "the path '%s' under '%s' is too long", path, folder);
@@ -44,6 +48,17 @@ static int model_of_zoo(JsonObject *object, const char *path, Model *out_model) 
     return zoo_build(name, options, options_path, out_model);
 }
 
+static int check_form(const cJSON *model, const char *path) {
+    static const char *const forms[] = {"zoo", "file", "layers"};
+    int n = 0;
+    for (int i = 0; i < 3; i++)
+        n += cJSON_GetObjectItemCaseSensitive(model, forms[i]) != NULL;
+    if (n != 1)
+        return err_set(ERR_FORMAT,
+                       "%s: expected exactly one of the keys 'zoo', 'file' and 'layers'", path);
+    return 0;
+}
+
 int config_parse_model(JsonObject *root, const char *folder, Model *out_model) {
     const cJSON *value = NULL;
     char path[JSON_PATH_BYTES];
@@ -51,15 +66,12 @@ int config_parse_model(JsonObject *root, const char *folder, Model *out_model) {
     const char *file = NULL;
     TRY(json_get(root, "model", &value, path));
     TRY(json_object(value, path, &object));
+    TRY(check_form(value, path));
     if (cJSON_GetObjectItemCaseSensitive(value, "layers"))
         return model_parse(value, path, out_model);
-    int is_file = json_opt_string(&object, "file", &file);
-    TRY(is_file);
-    if (is_file) {
-        TRY(json_end(&object));
-        return model_of_file(file, folder, path, out_model);
-    }
     if (cJSON_GetObjectItemCaseSensitive(value, "zoo"))
         return model_of_zoo(&object, path, out_model);
-    return err_set(ERR_FORMAT, "%s: expected one of the keys 'zoo', 'file' and 'layers'", path);
+    TRY(json_get_string(&object, "file", &file));
+    TRY(json_end(&object));
+    return model_of_file(file, folder, path, out_model);
 }

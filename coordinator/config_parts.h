@@ -8,7 +8,8 @@
 
 /* config_model.c: $.model in its three forms; `folder` is that of relative files. */
 int config_parse_model(JsonObject *root, const char *folder, Model *out_model);
-/* Join a relative path to `folder`, in place; ERR_LIMIT when it does not fit. */
+/* Join a relative path to `folder`, in place; ERR_LIMIT when it does not fit, ERR_ARGUMENT when the
+ * folder is not UTF-8. */
 int config_absolute(const char *folder, char *path, size_t path_bytes);
 
 /* config_plan.c: $.plan; the model gives the names of layers. */

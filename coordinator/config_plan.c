@@ -10,6 +10,9 @@
 #include "core/text.h"
 
 static const char *const device_names[] = {"cpu"};
+/* Those of the cpu device (gpu/device.h): a worker may still lack one. */
+static const char *const isa_names[] = {"auto", "avx512_core", "avx2", "sse41"};
+enum { N_ISAS = sizeof isa_names / sizeof isa_names[0] };
 
 void config_plan_done(PlanRequest *plan) {
     free(plan->ends);
@@ -75,15 +78,21 @@ static int parse_cut_array(const cJSON *value, const Model *model, const char *p
     cJSON_ArrayForEach(item, value) {
         TRY(end_of_item(item, model, path, n_ends, &plan->ends[n_ends]));
         if (n_ends > 0 && plan->ends[n_ends] <= plan->ends[n_ends - 1])
-            return err_set(ERR_ARGUMENT, "%s[%d]: ends at layer %d, not behind the one before (%d)",
-                           path, n_ends, plan->ends[n_ends], plan->ends[n_ends - 1]);
+            return err_set(ERR_ARGUMENT,
+                           "%s[%d]: this stage would end after %d %s, which is not beyond the end "
+                           "of the stage before it (%d)",
+                           path, n_ends, plan->ends[n_ends],
+                           text_plural(plan->ends[n_ends], "layer", "layers"),
+                           plan->ends[n_ends - 1]);
         n_ends++;
     }
     if (n_ends == 0 || plan->ends[n_ends - 1] < model->n_layers)
         plan->ends[n_ends++] = model->n_layers; /* the last stage's end may be left out */
     if (plan->n_stages > 0 && plan->n_stages != n_ends)
-        return err_set(ERR_ARGUMENT, "%s: makes %d stages, but plan.stages is %d", path, n_ends,
-                       plan->n_stages);
+        return err_set(ERR_ARGUMENT,
+                       "%s: makes %d %s, but plan.stages is %d; plan.cut=auto cuts anew, plan=null "
+                       "plans everything anew",
+                       path, n_ends, text_plural(n_ends, "stage", "stages"), plan->n_stages);
     plan->n_stages = n_ends;
     return 0;
 }
@@ -103,8 +112,9 @@ static int parse_cut(JsonObject *object, const Model *model, PlanRequest *plan) 
     if (plan->n_stages == 0)
         plan->n_stages = 1;
     if (plan->n_stages > model->n_layers)
-        return err_set(ERR_INFEASIBLE, "%s.stages: %d stages, but model '%s' has only %d layers",
-                       object->path, plan->n_stages, model->name, model->n_layers);
+        return err_set(ERR_INFEASIBLE, "%s.stages: %d stages, but model '%s' has only %d %s",
+                       object->path, plan->n_stages, model->name, model->n_layers,
+                       text_plural(model->n_layers, "layer", "layers"));
     return 0;
 }
 
@@ -118,7 +128,18 @@ static int replicas_of_item(const cJSON *item, const char *path, const char *pla
     return 0;
 }
 
-/* [2, 1, 1], or {"1": 2}: one a stage, or only those that have several. */
+/* A value for each stage is missing or too much. */
+static int wrong_length(const char *path, const cJSON *value, const PlanRequest *plan) {
+    int n = cJSON_GetArraySize(value);
+    return err_set(ERR_ARGUMENT,
+                   "%s: %d %s, but there %s %d %s; one value alone holds for all stages, null "
+                   "removes the key",
+                   path, n, text_plural(n, "entry", "entries"),
+                   text_plural(plan->n_stages, "is", "are"), plan->n_stages,
+                   text_plural(plan->n_stages, "stage", "stages"));
+}
+
+/* [2, 1, 1], or {"1": 2}: one a stage, or only those that have several; 2: all have so many. */
 static int parse_replicas(JsonObject *object, PlanRequest *plan) {
     const cJSON *value = NULL;
     const cJSON *item = NULL;
@@ -134,16 +155,25 @@ static int parse_replicas(JsonObject *object, PlanRequest *plan) {
     if (present <= 0)
         return present;
     bool by_name = cJSON_IsObject(value);
+    if (cJSON_IsNumber(value)) {
+        for (int32_t i = 0; i < plan->n_stages; i++)
+            TRY(replicas_of_item(value, path, "", &plan->replicas[i]));
+        return 0;
+    }
     if (!by_name && !cJSON_IsArray(value))
-        return err_set(ERR_FORMAT, "%s: expected an array, or an object such as {\"1\": 2}", path);
+        return err_set(ERR_FORMAT,
+                       "%s: expected a number, an array, or an object such as {\"1\": 2}", path);
     if (!by_name && cJSON_GetArraySize(value) != plan->n_stages)
-        return err_set(ERR_ARGUMENT, "%s: %d entries, but there are %d stages", path,
-                       cJSON_GetArraySize(value), plan->n_stages);
+        return wrong_length(path, value, plan);
     cJSON_ArrayForEach(item, value) {
         if (by_name) {
             int rc = text_parse_i64(item->string, 0, plan->n_stages - 1, &stage);
             if (rc < 0)
                 return err_context(rc, "%s: the stage", path);
+            snprintf(place, sizeof place, "%lld", (long long)stage);
+            if (strcmp(place, item->string) != 0) /* "01" and "1" would both name it */
+                return err_set(ERR_FORMAT, "%s: the stage '%s' must be written '%s'", path,
+                               item->string, place);
         }
         snprintf(place, sizeof place, by_name ? ".%lld" : "[%lld]", (long long)stage);
         TRY(replicas_of_item(item, path, place, &plan->replicas[stage]));
@@ -167,10 +197,11 @@ static int parse_recompute(JsonObject *object, PlanRequest *plan) {
             plan->recompute[i] = cJSON_IsTrue(value);
         return 0;
     }
-    if (!cJSON_IsArray(value) || cJSON_GetArraySize(value) != plan->n_stages)
-        return err_set(ERR_FORMAT,
-                       "%s: expected true, false, or an array of %d of them, one a stage", path,
-                       plan->n_stages);
+    if (!cJSON_IsArray(value))
+        return err_set(ERR_FORMAT, "%s: expected true, false, or an array of them, one a stage",
+                       path);
+    if (cJSON_GetArraySize(value) != plan->n_stages)
+        return wrong_length(path, value, plan);
     int32_t stage = 0;
     cJSON_ArrayForEach(item, value) {
         if (!cJSON_IsBool(item))
@@ -185,20 +216,17 @@ static int parse_numbers(JsonObject *object, PlanRequest *plan) {
     int64_t hoist = 1;
     int64_t threads = 1;
     int device = 0;
-    const char *isa = "auto";
+    int isa = 0;
     TRY(json_opt_i64(object, "warmup", 0, PROGRAM_MAX_MICRO, &warmup));
     TRY(json_opt_i64(object, "prefetch", 0, PROGRAM_MAX_MICRO, &hoist));
     TRY(json_opt_i64(object, "threads", 1, 4096, &threads));
     TRY(json_opt_choice(object, "device", device_names, 1, &device));
-    TRY(json_opt_string(object, "isa", &isa));
-    int rc = text_check_name("instruction set", isa, sizeof plan->isa - 1);
-    if (rc < 0)
-        return err_context(rc, "%s.isa", object->path);
+    TRY(json_opt_choice(object, "isa", isa_names, N_ISAS, &isa));
     plan->warmup = (int32_t)warmup;
     plan->hoist = (int32_t)hoist;
     plan->threads = (int32_t)threads;
     TRY(text_copy(plan->device, sizeof plan->device, device_names[device]));
-    return text_copy(plan->isa, sizeof plan->isa, isa);
+    return text_copy(plan->isa, sizeof plan->isa, isa_names[isa]);
 }
 
 int config_parse_plan(JsonObject *root, const Model *model, PlanRequest *out_plan) {
@@ -229,23 +257,45 @@ done:
     return rc < 0 ? rc : 0;
 }
 
+/* One value where all stages agree, so that the job can be cut otherwise. */
+static cJSON *replicas_to_json(const PlanRequest *plan) {
+    for (int32_t i = 1; i < plan->n_stages; i++) {
+        if (plan->replicas[i] != plan->replicas[0])
+            return cJSON_CreateIntArray(plan->replicas, plan->n_stages);
+    }
+    return cJSON_CreateNumber(plan->replicas[0]);
+}
+
+static cJSON *recompute_to_json(const PlanRequest *plan) {
+    int32_t n_true = 0;
+    for (int32_t i = 0; i < plan->n_stages; i++)
+        n_true += plan->recompute[i];
+    if (n_true == 0 || n_true == plan->n_stages)
+        return cJSON_CreateBool(n_true > 0);
+    cJSON *array = cJSON_CreateArray();
+    for (int32_t i = 0; array && i < plan->n_stages; i++) {
+        if (cJSON_AddItemToArray(array, cJSON_CreateBool(plan->recompute[i])))
+            continue;
+        cJSON_Delete(array);
+        array = NULL;
+    }
+    return array;
+}
+
 cJSON *config_plan_to_json(const PlanRequest *plan) {
     cJSON *object = cJSON_CreateObject();
-    cJSON *recompute = cJSON_AddArrayToObject(object, "recompute");
-    bool made = recompute && cJSON_AddNumberToObject(object, "stages", plan->n_stages) &&
+    bool made = cJSON_AddNumberToObject(object, "stages", plan->n_stages) &&
+                cJSON_AddItemToObject(object, "cut",
+                                      plan->ends ? cJSON_CreateIntArray(plan->ends, plan->n_stages)
+                                                 : cJSON_CreateString("auto")) &&
+                cJSON_AddItemToObject(object, "replicas", replicas_to_json(plan)) &&
                 cJSON_AddStringToObject(object, "schedule", plan->schedule) &&
                 cJSON_AddNumberToObject(object, "warmup", plan->warmup) &&
+                cJSON_AddItemToObject(object, "recompute", recompute_to_json(plan)) &&
                 cJSON_AddNumberToObject(object, "prefetch", plan->hoist) &&
                 cJSON_AddNumberToObject(object, "threads", plan->threads) &&
                 cJSON_AddStringToObject(object, "device", plan->device) &&
-                cJSON_AddStringToObject(object, "isa", plan->isa) &&
-                cJSON_AddItemToObject(object, "replicas",
-                                      cJSON_CreateIntArray(plan->replicas, plan->n_stages)) &&
-                cJSON_AddItemToObject(object, "cut",
-                                      plan->ends ? cJSON_CreateIntArray(plan->ends, plan->n_stages)
-                                                 : cJSON_CreateString("auto"));
-    for (int32_t i = 0; made && i < plan->n_stages; i++)
-        made = cJSON_AddItemToArray(recompute, cJSON_CreateBool(plan->recompute[i]));
+                cJSON_AddStringToObject(object, "isa", plan->isa);
     if (made)
         return object;
     cJSON_Delete(object);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/err.h"
@@ -27,8 +28,8 @@ struct Worker {
     char tail[TAIL_BYTES + 1];
     size_t tail_bytes;
     char chunk[4096];
-    char log_path[PATH_MAX];
-    int n_open; /* handles not yet closed */
+    char log_path[PATH_MAX]; /* "": it has none */
+    int n_open;              /* handles not yet closed */
     bool running;
 };
 
@@ -144,6 +145,10 @@ static void read_result(Worker *worker, int64_t status, int signal, WorkerResult
     if (signal)
         snprintf(result->text, sizeof result->text, "killed by signal %d (%s)", signal,
                  strsignal(signal));
+    else if (!worker->log_path[0])
+        snprintf(result->text, sizeof result->text,
+                 "ended with status %lld and without a result; its log could not be written",
+                 (long long)status);
     else
         snprintf(result->text, sizeof result->text,
                  "ended with status %lld and without a result; see %.600s", (long long)status,
@@ -191,6 +196,8 @@ static void on_written(uv_write_t *request, int status) {
         uv_close((uv_handle_t *)&worker->in, on_closed);
 }
 
+/* A log is not worth a worker: where it cannot be written, and cannot where its folder is made
+ * again, the worker goes without. */
 static int open_log(Worker *worker) {
     int n = snprintf(worker->log_path, sizeof worker->log_path, "%s/worker-%d.%d.%lld.log",
                      worker->invoker->logs_folder, worker->id.stage, worker->id.replica,
@@ -198,9 +205,17 @@ static int open_log(Worker *worker) {
     if (n < 0 || (size_t)n >= sizeof worker->log_path)
         return err_set(ERR_LIMIT, "the path of a log under '%s' is too long",
                        worker->invoker->logs_folder);
-    int fd = open(worker->log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    static const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
+    int fd = open(worker->log_path, flags, 0666);
+    if (fd < 0 && errno == ENOENT && mkdir(worker->invoker->logs_folder, 0777) == 0)
+        fd = open(worker->log_path, flags, 0666);
+    if (fd >= 0)
+        return fd;
+    int errnum = errno;
+    fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
     if (fd < 0)
-        return err_errno(ERR_IO, errno, "creating '%s'", worker->log_path);
+        return err_errno(ERR_IO, errnum, "creating '%s'", worker->log_path);
+    worker->log_path[0] = '\0';
     return fd;
 }
 

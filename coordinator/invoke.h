@@ -1,7 +1,8 @@
 /* The process invoker: starts workers as processes of this machine on a libuv loop and tells how
  * they end. A worker gets its order as JSON on stdin, runs in a session of its own (the terminal's
  * Ctrl-C reaches only the coordinator) and ends when the coordinator's process does. Its stderr
- * goes to FOLDER/worker-STAGE.REPLICA.ATTEMPT.log, the last line of its stdout is its result. */
+ * goes to FOLDER/worker-STAGE.REPLICA.ATTEMPT.log (nowhere, where that cannot be written), the last
+ * line of its stdout is its result. */
 #ifndef FUNCPIPE_COORDINATOR_INVOKE_H
 #define FUNCPIPE_COORDINATOR_INVOKE_H
 

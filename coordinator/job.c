@@ -88,12 +88,13 @@ int job_exit_code(int err_code, bool running) {
     case ERR_UNREACHABLE:
     case ERR_AUTH:
         return EXIT_CODE_UNREACHABLE;
+    case ERR_UNSUPPORTED: /* by this build or machine: another configuration is wanted */
+        return EXIT_CODE_USAGE;
     case ERR_ARGUMENT:
     case ERR_FORMAT:
     case ERR_NOT_FOUND:
     case ERR_EXISTS:
     case ERR_LIMIT:
-    case ERR_UNSUPPORTED:
         return running ? EXIT_CODE_FAILED : EXIT_CODE_USAGE;
     default:
         return err_code < 0 ? EXIT_CODE_FAILED : EXIT_CODE_DONE;
@@ -147,6 +148,8 @@ static int invoke(const Job *job, JobWorker *worker, int64_t now_ms, int64_t del
     worker->alive = true;
     worker->resume_step = job->committed;
     worker->step = job->committed;
+    worker->passed_step = job->committed;
+    worker->replay_end = job->next_step;
     worker->invoked_ms = now_ms + delay_ms;
     worker->heard_ms = -1;
     JobAction action = {.stage = worker->stage,
@@ -163,30 +166,39 @@ static int invoke(const Job *job, JobWorker *worker, int64_t now_ms, int64_t del
     return act(actions, &action);
 }
 
-static int worker_died(Job *job, JobWorker *worker, const JobEvent *event, int code,
-                       const char *text, JobActions *actions) {
-    int64_t step = event->step > worker->step ? event->step : worker->step;
-    worker->alive = false;
-    snprintf(worker->death_text, sizeof worker->death_text, "%s", text);
-    worker->deaths_there = step == worker->death_step ? worker->deaths_there + 1 : 1;
-    worker->death_step = step;
-    worker->deaths_stuck++;
-    if (worker->deaths_there > job->setup.max_restarts)
+/* The worker, in whatever attempt, was at `step`. */
+static void got_to(JobWorker *worker, int64_t step) {
+    if (step <= worker->best_step)
+        return;
+    worker->best_step = step;
+    worker->deaths_there = 0;
+    worker->deaths_stuck = 0;
+}
+
+/* Where an attempt ended: what it says itself, else the furthest that is known. */
+static int64_t end_step_of(const JobWorker *worker, const JobEvent *event) {
+    if (event->kind == JOB_EV_EXITED && event->step >= worker->resume_step)
+        return event->step;
+    return worker->passed_step > worker->step ? worker->passed_step : worker->step;
+}
+
+/* The budget of restarts: deaths without progress, at one step or at one that nobody knows. */
+static int check_budget(Job *job, const JobWorker *worker, int code, JobActions *actions) {
+    long long step = worker->death_step;
+    long long n = worker->deaths_there;
+    if (n > job->setup.max_restarts && !worker->death_vague)
         return fail(job, actions, ERR_WORKER, code,
                     "stage %d, replica %d failed %lld time%s in a row at step %lld: %s",
-                    worker->stage, worker->replica, (long long)worker->deaths_there,
-                    worker->deaths_there == 1 ? "" : "s", (long long)step, text);
-    if (worker->deaths_stuck > STUCK_FACTOR * (job->setup.max_restarts + 1))
+                    worker->stage, worker->replica, n, n == 1 ? "" : "s", step, worker->death_text);
+    if (n > job->setup.max_restarts ||
+        worker->deaths_stuck > STUCK_FACTOR * (job->setup.max_restarts + 1))
         return fail(job, actions, ERR_WORKER, code,
                     "stage %d, replica %d failed %lld times and never came beyond step %lld; the "
-                    "last time, at step %lld: %s",
+                    "last time, at step %lld%s: %s",
                     worker->stage, worker->replica, (long long)worker->deaths_stuck,
-                    (long long)worker->best_step, (long long)step, text);
-    int64_t delay = 0;
-    for (int64_t i = 1; i < worker->deaths_there && delay < RESTART_MAX_DELAY_MS; i++)
-        delay = delay ? 2 * delay : RESTART_DELAY_MS;
-    worker->restarts++;
-    return invoke(job, worker, event->now_ms, delay, actions);
+                    (long long)worker->best_step, step, worker->death_vague ? " or later" : "",
+                    worker->death_text);
+    return 0;
 }
 
 /* The worker an event speaks of, when it is the present attempt's; else NULL. */
@@ -211,6 +223,11 @@ static int check_finished(Job *job, int64_t now_ms, JobActions *actions) {
     bool reported = job->next_step >= job->end_step && job->evals_seen >= job->evals_due;
     if (!reported || (!job->setup.eval_only && job->committed < job->end_step))
         return 0;
+    if (job->end_step == job->setup.end_step && job->last_skipped)
+        return fail(job, actions, ERR_DIVERGED, ERR_DIVERGED,
+                    "the training has diverged: loss or gradients of its last step, %lld, were not "
+                    "finite",
+                    (long long)job->end_step - 1);
     if (job->end_step == job->setup.end_step) /* a wish to stop that came too late */
         return finish(job, actions, JOB_DONE, EXIT_CODE_DONE);
     return finish(job, actions, JOB_CANCELLED,
@@ -232,6 +249,42 @@ static int check_drop(Job *job, JobActions *actions) {
     JobAction action = {.kind = JOB_ACT_DROP, .first_step = job->dropped, .step = bound};
     job->dropped = bound;
     return act(actions, &action);
+}
+
+/* A stop was decided, and all have saved it: a successor would know nothing of the stop, and wait
+ * for steps that never come. */
+static bool nothing_is_left(const Job *job) {
+    return job->end_step < job->setup.end_step && job->committed >= job->end_step;
+}
+
+static int worker_is_done(Job *job, JobWorker *worker, int64_t now_ms, JobActions *actions) {
+    worker->alive = false;
+    worker->done = true;
+    TRY(check_drop(job, actions));
+    return check_finished(job, now_ms, actions);
+}
+
+static int worker_died(Job *job, JobWorker *worker, const JobEvent *event, int code,
+                       const char *text, JobActions *actions) {
+    int64_t step = end_step_of(worker, event);
+    if (nothing_is_left(job))
+        return worker_is_done(job, worker, event->now_ms, actions);
+    got_to(worker, step);
+    worker->alive = false;
+    snprintf(worker->death_text, sizeof worker->death_text, "%s", text);
+    worker->death_vague = step == worker->resume_step && step < worker->best_step;
+    bool again = step == worker->death_step || worker->death_vague;
+    worker->deaths_there = again ? worker->deaths_there + 1 : 1;
+    worker->death_step = step;
+    worker->deaths_stuck++;
+    TRY(check_budget(job, worker, code, actions));
+    if (job_is_final(job))
+        return 0;
+    int64_t delay = 0;
+    for (int64_t i = 1; i < worker->deaths_there && delay < RESTART_MAX_DELAY_MS; i++)
+        delay = delay ? 2 * delay : RESTART_DELAY_MS;
+    worker->restarts++;
+    return invoke(job, worker, event->now_ms, delay, actions);
 }
 
 static int on_planned(Job *job, const JobEvent *event, JobActions *actions) {
@@ -273,10 +326,7 @@ static int on_heartbeat(Job *job, const JobEvent *event, JobActions *actions) {
     worker->heard_ms = event->now_ms;
     if (event->step > worker->step)
         worker->step = event->step;
-    if (worker->step > worker->best_step) {
-        worker->best_step = worker->step;
-        worker->deaths_stuck = 0;
-    }
+    got_to(worker, worker->step);
     return check_drop(job, actions);
 }
 
@@ -285,10 +335,7 @@ static int on_exited(Job *job, const JobEvent *event, JobActions *actions) {
     if (!worker)
         return 0;
     if (event->code == 0 && (event->step >= job->end_step || job->state == JOB_SAVING)) {
-        worker->alive = false;
-        worker->done = true;
-        TRY(check_drop(job, actions));
-        return check_finished(job, event->now_ms, actions);
+        return worker_is_done(job, worker, event->now_ms, actions);
     }
     if (event->code == 0)
         return worker_died(job, worker, event, ERR_WORKER, "it ended before its last step",
@@ -298,7 +345,7 @@ static int on_exited(Job *job, const JobEvent *event, JobActions *actions) {
     const char *text = event->text && event->text[0] ? event->text : err_sentence(event->code);
     if (again)
         return worker_died(job, worker, event, event->code, text, actions);
-    int64_t step = event->step > worker->step ? event->step : worker->step;
+    int64_t step = end_step_of(worker, event);
     return fail(job, actions, event->code, event->code, "stage %d, replica %d at step %lld: %s",
                 worker->stage, worker->replica, (long long)step, text);
 }
@@ -340,6 +387,16 @@ static int find_save(Job *job, int64_t step, JobSave **out_save) {
     return 0;
 }
 
+/* Nobody's norms are complete without all workers' gradients of that step. */
+static void all_passed(Job *job, int64_t step) {
+    for (int32_t i = 0; i < job->n_workers; i++) {
+        JobWorker *worker = &job->workers[i];
+        if (step >= worker->replay_end)
+            worker->passed_step = step + 1;
+        got_to(worker, step + 1);
+    }
+}
+
 static int on_step(Job *job, const JobEvent *event, JobActions *actions) {
     JobSave *save = NULL;
     bool stop = (event->decision & DECISION_STOP) != 0;
@@ -350,6 +407,8 @@ static int on_step(Job *job, const JobEvent *event, JobActions *actions) {
         job->step_ms[job->n_step_ms++ % JOB_STEP_TIMES] = event->now_ms - job->last_step_ms;
     job->last_step_ms = event->now_ms;
     job->next_step = event->step + 1;
+    job->last_skipped = event->skipped;
+    all_passed(job, event->step);
     job->evals_due += event->eval_due;
     if (stop)
         job->end_step = event->step + 1;
@@ -366,7 +425,9 @@ static int on_step(Job *job, const JobEvent *event, JobActions *actions) {
 
 static int on_saved(Job *job, const JobEvent *event, JobActions *actions) {
     JobSave *save = NULL;
-    const JobWorker *worker = job_worker(job, event->stage, event->replica);
+    JobWorker *worker = job_worker(job, event->stage, event->replica);
+    if (worker)
+        got_to(worker, event->step);
     if (!worker || event->step <= job->committed)
         return 0;
     TRY(find_save(job, event->step, &save));
@@ -466,7 +527,7 @@ static int check_silence(Job *job, JobWorker *worker, int64_t now_ms, JobActions
              started ? "no heartbeat for %lld ms (at most %lld)"
                      : "no heartbeat within %lld ms of its start (at most %lld)",
              (long long)since, (long long)limit);
-    JobEvent event = {.now_ms = now_ms, .step = worker->step};
+    JobEvent event = {.kind = JOB_EV_TICK, .now_ms = now_ms};
     return worker_died(job, worker, &event, ERR_TIMEOUT, text, actions);
 }
 

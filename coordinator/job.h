@@ -8,10 +8,13 @@
  *     only wait. Its fence is written first, so that an older attempt that still lives ends itself.
  *   - Silence beyond a deadline derived from the measured step time counts as death; the silent
  *     process is left alone (it may only be stopped, and its successor does not wait for it).
- *   - Dying more than max_restarts times in a row at one step fails the job; so does an error that
- *     no retry helps against, at once.
+ *   - Dying more than max_restarts times in a row at one step, without getting further in between,
+ *     fails the job; so does an error that no retry helps against, at once. How far a worker got is
+ *     known from its heartbeats, its saves, what it says at its end, and the norms: those of a step
+ *     need all workers.
  *   - When all workers have saved step s its manifest is committed; the relay's objects of earlier
  *     steps are dropped when every worker's present attempt has passed s.
+ *   - A job whose last step was skipped, because loss or gradients were not finite, has diverged.
  *   - Cancelling asks all workers to save and end; cancelling twice, or a stop that takes too long,
  *     ends at once.
  * Invariant: at most one attempt of a worker is the present one; events of others change nothing.
@@ -41,16 +44,19 @@ typedef enum JobState {
 
 typedef struct JobWorker {
     int32_t stage, replica;
-    int64_t attempt;      /* the present one; 0: never invoked */
-    bool alive;           /* invoked, and neither ended nor given up */
-    bool done;            /* its slice is finished */
-    int64_t resume_step;  /* first step of the present attempt */
-    int64_t step;         /* last reported by the present attempt, at least resume_step */
-    int64_t best_step;    /* the furthest of any attempt */
-    int64_t invoked_ms;   /* when the present attempt was, or is to be, invoked */
-    int64_t heard_ms;     /* its last sign of life; -1: none yet */
-    int64_t death_step;   /* of the last death; -1: none */
-    int64_t deaths_there; /* in a row at death_step */
+    int64_t attempt;     /* the present one; 0: never invoked */
+    bool alive;          /* invoked, and neither ended nor given up */
+    bool done;           /* its slice is finished */
+    int64_t resume_step; /* first step of the present attempt */
+    int64_t step;        /* last reported by the present attempt, at least resume_step */
+    int64_t passed_step; /* the present attempt has passed all before it, by norms and saves */
+    int64_t replay_end;  /* norms of steps before it may be an earlier attempt's */
+    int64_t best_step;   /* the furthest of any attempt */
+    int64_t invoked_ms;  /* when the present attempt was, or is to be, invoked */
+    int64_t heard_ms;    /* its last sign of life; -1: none yet */
+    int64_t death_step;  /* of the last death; -1: none */
+    bool death_vague; /* there or later: nothing is known of that attempt, and others got further */
+    int64_t deaths_there; /* in a row at death_step, since best_step last grew */
     int64_t deaths_stuck; /* since best_step last grew */
     int64_t restarts;
     char death_text[256]; /* of the last death: why */
@@ -79,6 +85,7 @@ typedef struct Job {
     JobSave *saves;
     int32_t n_saves, cap_saves;
     int64_t evals_due, evals_seen;
+    bool last_skipped; /* the step before next_step */
     int64_t last_save_ms;
     bool save_asked;
     int64_t stop_ms;  /* when stopping was asked for */

@@ -26,7 +26,7 @@ typedef enum JobEventKind {
     JOB_EV_INVOKE_FAILED, /* worker; code, text: it could not be started */
     JOB_EV_HEARTBEAT,     /* worker; step */
     JOB_EV_EXITED,        /* worker; code 0: slice done, else the error; step, text */
-    JOB_EV_STEP,          /* step: the norms of all stages are in; decision, save_due, eval_due */
+    JOB_EV_STEP,          /* step: the norms of all stages are in; decision, save_due, ... */
     JOB_EV_SAVED,         /* worker (of any attempt), step */
     JOB_EV_COMMITTED,     /* step */
     JOB_EV_COMMIT_FAILED, /* step; code, text */
@@ -44,6 +44,7 @@ typedef struct JobEvent {
     int64_t attempt, step;
     int decision;            /* DECISION_ bits of core/report.h */
     bool save_due, eval_due; /* after this step, by the order */
+    bool skipped;            /* the step: its loss or gradients were not finite */
     JobCancel cancel;
     const JobSetup *setup;
     int code;

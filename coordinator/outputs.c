@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 
 #include "coordinator/checkpoint.h"
+#include "coordinator/outputs_parts.h"
 #include "core/clock.h"
 #include "core/err.h"
 #include "core/file.h"
@@ -23,11 +23,6 @@ enum { OUTPUTS_MAX_METRICS_BYTES = 1 << 30, OUTPUTS_MAX_JOB_BYTES = 64 << 20 };
 
 static const char csv_head[] =
     "step,epoch,time,loss,lr,grad_norm,samples_per_s,eval_loss,eval_accuracy,skipped\n";
-static const char *const own_files[] = {"job.json",      "plan.json",    "metrics.csv",
-                                        "metrics.jsonl", "events.jsonl", "trace.json"};
-static const char *const own_folders[] = {"checkpoints", "logs"};
-enum { N_FILES = sizeof own_files / sizeof own_files[0] };
-enum { N_FOLDERS = sizeof own_folders / sizeof own_folders[0] };
 
 struct Outputs {
     char folder[ORDER_PATH_BYTES];
@@ -59,68 +54,39 @@ static int join(char *out, size_t out_bytes, const char *folder, const char *nam
 
 /* ---- folders ---- */
 
-static int remove_entry(const char *path, const struct stat *about, int kind, struct FTW *place) {
-    (void)about;
-    (void)kind;
-    (void)place;
-    return remove(path) < 0 && errno != ENOENT ? -1 : 0;
-}
-
-int outputs_remove_tree(const char *folder) {
-    if (nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT) < 0 && errno != ENOENT)
-        return err_errno(ERR_IO, errno, "removing '%s'", folder);
-    return 0;
-}
-
-static int make_folder(const char *path) {
-    if (mkdir(path, 0777) < 0 && errno != EEXIST)
-        return err_errno(errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, errno, "creating folder '%s'",
-                         path);
-    return 0;
-}
-
-/* Like mkdir -p. */
-static int make_folders(const char *path) {
-    char part[ORDER_PATH_BYTES];
-    TRY(text_copy(part, sizeof part, path));
-    for (char *at = part + 1; *at; at++) {
-        if (*at != '/')
-            continue;
-        *at = '\0';
-        TRY(make_folder(part));
-        *at = '/';
-    }
-    return make_folder(part);
-}
-
-/* 1: nothing is in it. */
+/* 1: nothing is in it, but for the lock. */
 static int is_empty(const char *folder) {
     DIR *dir = opendir(folder);
     if (!dir)
         return err_errno(ERR_IO, errno, "reading folder '%s'", folder);
     int empty = 1;
     for (const struct dirent *entry = readdir(dir); entry && empty; entry = readdir(dir))
-        empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
+        empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
+                strcmp(entry->d_name, OUTPUTS_LOCK_NAME) == 0;
     closedir(dir);
     return empty;
 }
 
-static bool looks_like_outputs(const Outputs *outputs) {
-    char path[ORDER_PATH_BYTES];
-    return (join(path, sizeof path, outputs->folder, "events.jsonl") >= 0 &&
-            access(path, F_OK) == 0) ||
-           (join(path, sizeof path, outputs->folder, "job.json") >= 0 && access(path, F_OK) == 0);
+/* Is it a checkpoint of this folder? */
+static bool is_inside(const Outputs *outputs, const char *from) {
+    size_t length = strlen(outputs->folder);
+    return strncmp(from, outputs->folder, length) == 0 && from[length] == '/';
 }
 
 /* A folder that a job goes on in is empty, or holds the outputs of a job of that name. */
-static int check_resumed(const Outputs *outputs, const char *job) {
+static int check_resumed(const Outputs *outputs, const OutputsStart *start) {
     char path[ORDER_PATH_BYTES];
     cJSON *root = NULL;
     ErrNote before;
-    if (!looks_like_outputs(outputs))
+    if (!outputs_is_marked(outputs->folder))
         return err_set(ERR_EXISTS,
                        "'%s' is not empty and holds no job's outputs: choose another --out",
                        outputs->folder);
+    if (start->from && start->from[0] && !is_inside(outputs, start->from))
+        return err_set(ERR_EXISTS,
+                       "'%s' holds the outputs of another run than checkpoint '%s': choose another "
+                       "--out, or begin there anew with --overwrite",
+                       outputs->folder, start->from);
     TRY(join(path, sizeof path, outputs->folder, "job.json"));
     err_copy(&before);
     if (json_parse_file(path, OUTPUTS_MAX_JOB_BYTES, &root) < 0) {
@@ -129,29 +95,26 @@ static int check_resumed(const Outputs *outputs, const char *job) {
     }
     const cJSON *name = cJSON_GetObjectItemCaseSensitive(root, "name");
     int rc = 0;
-    if (job && cJSON_IsString(name) && strcmp(name->valuestring, job) != 0)
+    if (start->job && cJSON_IsString(name) && strcmp(name->valuestring, start->job) != 0)
         rc = err_set(ERR_EXISTS,
                      "'%s' holds the outputs of job '%s', not of '%s': choose another --out",
-                     outputs->folder, name->valuestring, job);
+                     outputs->folder, name->valuestring, start->job);
     cJSON_Delete(root);
     return rc;
 }
 
-static int remove_own(const Outputs *outputs) {
-    char path[ORDER_PATH_BYTES];
-    if (!looks_like_outputs(outputs))
+/* Everything is looked at before anything is removed. */
+static int remove_own(const Outputs *outputs, const char *from) {
+    if (from && is_inside(outputs, from))
+        return err_set(ERR_ARGUMENT,
+                       "--overwrite would remove checkpoint '%s', which the job is to go on from: "
+                       "leave it out, or choose another --out",
+                       from);
+    if (!outputs_is_marked(outputs->folder))
         return err_set(ERR_EXISTS, "'%s' is not empty and holds no job's outputs: not overwritten",
                        outputs->folder);
-    for (int i = 0; i < N_FILES; i++) {
-        TRY(join(path, sizeof path, outputs->folder, own_files[i]));
-        if (unlink(path) < 0 && errno != ENOENT)
-            return err_errno(ERR_IO, errno, "removing '%s'", path);
-    }
-    for (int i = 0; i < N_FOLDERS; i++) {
-        TRY(join(path, sizeof path, outputs->folder, own_folders[i]));
-        TRY(outputs_remove_tree(path));
-    }
-    return 0;
+    TRY(outputs_check_own(outputs->folder));
+    return outputs_remove_own(outputs->folder);
 }
 
 /* ---- metrics of before ---- */
@@ -240,72 +203,78 @@ static int append_to(const Outputs *outputs, const char *name, int *out_fd) {
     return *out_fd < 0 ? err_errno(ERR_IO, errno, "opening '%s'", path) : 0;
 }
 
-static int write_text(int fd, const char *text, size_t bytes) {
+static int write_text(const Outputs *outputs, const char *name, int fd, const char *text,
+                      size_t bytes) {
     while (bytes > 0) {
         ssize_t n = write(fd, text, bytes);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return err_errno(errno == ENOSPC || errno == EDQUOT ? ERR_FULL : ERR_IO, errno,
-                             "writing the outputs");
+            return err_errno(errno == ENOSPC || errno == EDQUOT || errno == EFBIG ? ERR_FULL
+                                                                                  : ERR_IO,
+                             errno, "writing '%s/%s'", outputs->folder, name);
         text += n;
         bytes -= (size_t)n;
     }
     return 0;
 }
 
-static int prepare_folder(Outputs *outputs, const char *job, OutputsMode mode,
-                          int64_t resume_step) {
-    char path[ORDER_PATH_BYTES];
-    TRY(make_folders(outputs->folder));
+/* May the folder be written in? Then what is to be overwritten is gone. */
+static int claim_folder(Outputs *outputs, const OutputsStart *start) {
     int empty = is_empty(outputs->folder);
     TRY(empty);
-    if (!empty && mode == OUTPUTS_NEW)
+    /* In a folder that it goes on in, job.json is the resolved one of the run before. */
+    if (start->mode != OUTPUTS_RESUME || !outputs_is_marked(outputs->folder))
+        TRY(outputs_check_job(outputs->folder, start->job_file));
+    if (!empty && start->mode == OUTPUTS_NEW)
         return err_set(ERR_EXISTS,
                        "'%s' is not empty: go on with --resume latest, begin anew with "
                        "--overwrite, or choose another --out",
                        outputs->folder);
-    if (!empty && mode == OUTPUTS_OVERWRITE)
-        TRY(remove_own(outputs));
-    if (!empty && mode == OUTPUTS_RESUME)
-        TRY(check_resumed(outputs, job));
-    TRY(make_folder(outputs->checkpoints));
-    TRY(make_folder(outputs->logs));
-    if (mode != OUTPUTS_RESUME)
-        return 0;
-    TRY(check_newer(outputs, resume_step));
-    TRY(join(path, sizeof path, outputs->folder, "metrics.csv"));
-    TRY(cut_rows(path, resume_step, step_of_csv));
-    TRY(join(path, sizeof path, outputs->folder, "metrics.jsonl"));
-    return cut_rows(path, resume_step, step_of_jsonl);
+    if (!empty && start->mode == OUTPUTS_OVERWRITE)
+        TRY(remove_own(outputs, start->from));
+    if (!empty && start->mode == OUTPUTS_RESUME)
+        TRY(check_resumed(outputs, start));
+    return start->mode == OUTPUTS_RESUME ? check_newer(outputs, start->resume_step) : 0;
 }
 
-static int open_all(Outputs *outputs, const char *folder, const char *job, OutputsMode mode,
-                    int64_t resume_step) {
+static int prepare_folder(const Outputs *outputs, const OutputsStart *start) {
+    char path[ORDER_PATH_BYTES];
+    TRY(outputs_make_folder(outputs->checkpoints));
+    TRY(outputs_make_folder(outputs->logs));
+    if (start->mode != OUTPUTS_RESUME)
+        return 0;
+    TRY(join(path, sizeof path, outputs->folder, "metrics.csv"));
+    TRY(cut_rows(path, start->resume_step, step_of_csv));
+    TRY(join(path, sizeof path, outputs->folder, "metrics.jsonl"));
+    return cut_rows(path, start->resume_step, step_of_jsonl);
+}
+
+static int open_all(Outputs *outputs, const char *folder, const OutputsStart *start) {
     struct stat about;
     char resolved[PATH_MAX];
-    TRY(make_folders(folder));
+    TRY(outputs_make_folder(folder));
     if (!realpath(folder, resolved))
         return err_errno(ERR_IO, errno, "finding folder '%s'", folder);
     TRY(text_copy(outputs->folder, sizeof outputs->folder, resolved));
     TRY(join(outputs->checkpoints, sizeof outputs->checkpoints, resolved, "checkpoints"));
     TRY(join(outputs->logs, sizeof outputs->logs, resolved, "logs"));
-    TRY(prepare_folder(outputs, job, mode, resume_step));
+    TRY(claim_folder(outputs, start));
+    TRY(append_to(outputs, OUTPUTS_MARK_NAME, &outputs->events)); /* before all others */
+    TRY(prepare_folder(outputs, start));
     TRY(append_to(outputs, "metrics.csv", &outputs->csv));
     TRY(append_to(outputs, "metrics.jsonl", &outputs->jsonl));
-    TRY(append_to(outputs, "events.jsonl", &outputs->events));
     if (fstat(outputs->csv, &about) == 0 && about.st_size == 0)
-        TRY(write_text(outputs->csv, csv_head, sizeof csv_head - 1));
+        TRY(write_text(outputs, "metrics.csv", outputs->csv, csv_head, sizeof csv_head - 1));
     return 0;
 }
 
-int outputs_open(const char *folder, const char *job, OutputsMode mode, int64_t resume_step,
-                 Outputs **out_outputs) {
+int outputs_open(const char *folder, const OutputsStart *start, Outputs **out_outputs) {
     Outputs *outputs = calloc(1, sizeof *outputs);
     if (!outputs)
         return err_set(ERR_MEMORY, "the outputs");
     outputs->csv = outputs->jsonl = outputs->events = -1;
-    int rc = open_all(outputs, folder, job, mode, resume_step);
+    int rc = open_all(outputs, folder, start);
     if (rc < 0) {
         outputs_close(outputs);
         return rc;
@@ -369,7 +338,7 @@ int outputs_event(Outputs *outputs, const char *kind, const char *text, const ch
     if (rc >= 0)
         rc = buf_text(&line, "}\n");
     if (rc >= 0)
-        rc = write_text(outputs->events, line.data, line.bytes);
+        rc = write_text(outputs, OUTPUTS_MARK_NAME, outputs->events, line.data, line.bytes);
     buf_done(&line);
     return rc;
 }
@@ -418,12 +387,12 @@ static int write_row(Outputs *outputs, const MetricsRow *row) {
     clock_format_wall(clock_wall_ms(), wall, sizeof wall);
     int rc = add_csv(&line, row, wall);
     if (rc >= 0)
-        rc = write_text(outputs->csv, line.data, line.bytes);
+        rc = write_text(outputs, "metrics.csv", outputs->csv, line.data, line.bytes);
     buf_clear(&line);
     if (rc >= 0)
         rc = add_jsonl(&line, row, wall);
     if (rc >= 0)
-        rc = write_text(outputs->jsonl, line.data, line.bytes);
+        rc = write_text(outputs, "metrics.jsonl", outputs->jsonl, line.data, line.bytes);
     buf_done(&line);
     return rc;
 }

@@ -4,6 +4,7 @@
  *     plan.json       the plan                   events.jsonl  all that happened, one line each
  *     checkpoints/STEP/                          logs/worker-STAGE.REPLICA.ATTEMPT.log
  *     trace.json      with --trace: all workers' traces in one (Chrome's trace viewer)
+ *     .funcpipe-lock  while a run writes there: its process number
  *
  * Rows stand in order of steps, each step once: when a job resumes at step s, rows of steps >= s go
  * first. A row waits for its evaluation; the rows behind it wait with it. */
@@ -20,6 +21,14 @@ typedef enum OutputsMode {
     OUTPUTS_OVERWRITE /* remove what a job left there before */
 } OutputsMode;
 
+#define OUTPUTS_LOCK_NAME ".funcpipe-lock"
+
+/* The folder is one run's while it lives; the kernel lets go of it when the process has gone. */
+typedef struct OutputsLock {
+    int fd; /* -1: not held */
+    char path[ORDER_PATH_BYTES];
+} OutputsLock;
+
 typedef struct MetricsRow {
     int64_t step;  /* of the train step, from 0 */
     int64_t epoch; /* from 0 */
@@ -31,12 +40,27 @@ typedef struct MetricsRow {
 
 typedef struct Outputs Outputs;
 
-/* `job` is the name of the job. ERR_EXISTS: the folder holds something and the mode is OUTPUTS_NEW;
- * or it does not look like a job's, or is another job's by its job.json; or it has checkpoints
- * newer than resume_step (damaged ones are set aside). OUTPUTS_OVERWRITE removes only what outputs
- * are made of, and nothing unless the folder looks like a job's (any job's). */
-int outputs_open(const char *folder, const char *job, OutputsMode mode, int64_t resume_step,
-                 Outputs **out_outputs);
+/* Like mkdir -p. */
+int outputs_make_folder(const char *path);
+/* ERR_EXISTS: another run holds the folder, and which; ERR_NOT_FOUND: there is none. */
+int outputs_lock(const char *folder, OutputsLock *out_lock);
+void outputs_unlock(OutputsLock *lock); /* and removes the file; NULL or not held: nothing */
+
+typedef struct OutputsStart {
+    const char *job; /* its name */
+    OutputsMode mode;
+    int64_t resume_step;
+    const char *from;     /* absolute: the checkpoint of resume_step; NULL or "": none */
+    const char *job_file; /* that was given, never replaced or removed; NULL: none */
+} OutputsStart;
+
+/* ERR_EXISTS: the folder holds something and the mode is OUTPUTS_NEW; or it has not been a job's
+ * (any job's: events.jsonl tells), or is another job's by its job.json; or `from` is not one of its
+ * checkpoints, so that two runs would be mixed; or it has checkpoints newer than resume_step
+ * (damaged ones are set aside); or job_file is one of its files. OUTPUTS_OVERWRITE removes only
+ * what runs make, nothing at all where there is something else (ERR_EXISTS names it), and never
+ * what `from` lies in. */
+int outputs_open(const char *folder, const OutputsStart *start, Outputs **out_outputs);
 void outputs_close(Outputs *outputs); /* writes the rows that still wait */
 
 const char *outputs_folder(const Outputs *outputs); /* absolute */

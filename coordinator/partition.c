@@ -136,3 +136,86 @@ double partition_bottleneck(const double *times, const int32_t *ends, int32_t n_
     }
     return slowest;
 }
+
+/* ---- near ties ---- */
+
+typedef struct Cheapest {
+    const double *sums, *costs;
+    const int32_t *replicas;
+    int32_t n_layers;
+    double limit;   /* of a stage's time */
+    int32_t *queue; /* begins of the window, by rising cost (n_layers + 1) */
+} Cheapest;
+
+/* after[e]: the least cost of layers [0, e) when one stage more, which begins at from[e], is put
+ * behind layers [0, from[e]) of cost before[]. What may begin it is a window that moves with e. */
+static void cheapest_stage(const Cheapest *cheapest, int32_t stage, const double *before,
+                           double *after, int32_t *from) {
+    int32_t head = 0;
+    int32_t tail = 0;
+    for (int32_t end = 0; end <= cheapest->n_layers; end++) {
+        while (head < tail && range_time(cheapest->sums, cheapest->replicas, stage,
+                                         cheapest->queue[head], end) > cheapest->limit)
+            head++;
+        int32_t begin = head < tail ? cheapest->queue[head] : 0;
+        after[end] = head < tail ? before[begin] + cheapest->costs[begin] : INFINITY;
+        from[end] = begin;
+        if (end == cheapest->n_layers || !isfinite(before[end]))
+            continue;
+        double cost = before[end] + cheapest->costs[end];
+        while (head < tail &&
+               before[cheapest->queue[tail - 1]] + cheapest->costs[cheapest->queue[tail - 1]] >
+                   cost)
+            tail--;
+        cheapest->queue[tail++] = end;
+    }
+}
+
+static double cost_of(const double *costs, const int32_t *ends, int32_t n_stages) {
+    double cost = 0;
+    for (int32_t i = 0; i + 1 < n_stages; i++)
+        cost += costs[ends[i]];
+    return cost;
+}
+
+static void cheapen(const Cheapest *cheapest, int32_t n_stages, double *least, int32_t *from,
+                    int32_t *out_ends) {
+    size_t width = (size_t)cheapest->n_layers + 1;
+    for (int32_t end = 0; end <= cheapest->n_layers; end++) {
+        double time = range_time(cheapest->sums, cheapest->replicas, 0, 0, end);
+        least[end] = end > 0 && time <= cheapest->limit ? 0 : INFINITY;
+    }
+    for (int32_t stage = 1; stage < n_stages; stage++)
+        cheapest_stage(cheapest, stage, least + (size_t)(stage - 1) * width,
+                       least + (size_t)stage * width, from + (size_t)stage * width);
+    int32_t end = cheapest->n_layers;
+    if (least[(size_t)n_stages * width - 1] >= cost_of(cheapest->costs, out_ends, n_stages))
+        return;
+    for (int32_t stage = n_stages - 1; stage > 0; stage--) {
+        end = from[(size_t)stage * width + (size_t)end];
+        out_ends[stage - 1] = end;
+    }
+}
+
+int partition_cheapen(const double *times, const double *costs, int32_t n_layers, int32_t n_stages,
+                      const int32_t *replicas, double slack, int32_t *out_ends) {
+    size_t cells = ((size_t)n_layers + 1) * (size_t)n_stages;
+    double *sums = calloc((size_t)n_layers + 1, sizeof *sums);
+    int32_t *queue = calloc((size_t)n_layers + 1, sizeof *queue);
+    double *least = calloc(cells, sizeof *least);
+    int32_t *from = calloc(cells, sizeof *from);
+    int rc = sums && queue && least && from
+                 ? 0
+                 : err_set(ERR_MEMORY, "cutting %d layers into %d stages", n_layers, n_stages);
+    for (int32_t i = 0; rc == 0 && i < n_layers; i++)
+        sums[i + 1] = sums[i] + times[i];
+    Cheapest cheapest = {sums, costs, replicas, n_layers, 0, queue};
+    cheapest.limit = (1 + slack) * partition_bottleneck(times, out_ends, n_stages, replicas);
+    if (rc == 0)
+        cheapen(&cheapest, n_stages, least, from, out_ends);
+    free(sums);
+    free(queue);
+    free(least);
+    free(from);
+    return rc;
+}

@@ -15,6 +15,8 @@ enum { PLAN_MAX_SAVE_EVERY = 1000 };
 enum { PLAN_SMALL_BYTES = 1024 };
 /* Memory for files is had by the page. */
 enum { PLAN_PAGE_BYTES = 4096 };
+/* Times are measured: cuts as near as this to the best are alike, and the fewest bytes decide. */
+static const double PLAN_NEAR_TIE = 0.02;
 /* What a blob adds to its tensors at most (storage/blob.h). */
 enum { PLAN_BLOB_BYTES = 96, PLAN_TENSOR_BYTES = 72 + 64 };
 
@@ -63,6 +65,45 @@ static void sum_stages(const PlanSpec *spec, const double *times, double *stage_
     }
 }
 
+/* Elements that cross a cut in front of each layer, there and back. */
+static int cut_costs(const Model *model, double **out_costs) {
+    double *costs = calloc((size_t)model->n_layers + 1, sizeof *costs);
+    int32_t *last = calloc((size_t)model->n_values, sizeof *last);
+    if (!costs || !last) {
+        free(costs);
+        free(last);
+        return err_set(ERR_MEMORY, "the cuts of %d layers", model->n_layers);
+    }
+    for (int32_t i = 0; i < model->n_layers; i++) {
+        for (int32_t k = 0; k < model->layers[i].n_inputs; k++)
+            last[model->layers[i].inputs[k]] = i;
+    }
+    /* First where the sum changes, then the sums. */
+    for (int32_t i = 0; i < model->n_layers; i++) {
+        const Value *value = &model->values[model->layers[i].output];
+        double elements = (double)shape_elements(&value->shape) * (value->needs_grad ? 2 : 1);
+        if (last[model->layers[i].output] > i) {
+            costs[i + 1] += elements;
+            costs[last[model->layers[i].output] + 1] -= elements;
+        }
+    }
+    for (int32_t i = 1; i <= model->n_layers; i++)
+        costs[i] += costs[i - 1];
+    free(last);
+    *out_costs = costs;
+    return 0;
+}
+
+static int balance(const Model *model, const double *times, PlanSpec *spec) {
+    double *costs = NULL;
+    TRY(partition_balance(times, model->n_layers, spec->n_stages, spec->replicas, spec->ends));
+    TRY(cut_costs(model, &costs));
+    int rc = partition_cheapen(times, costs, model->n_layers, spec->n_stages, spec->replicas,
+                               PLAN_NEAR_TIE, spec->ends);
+    free(costs);
+    return rc;
+}
+
 static int make_cut(const JobConfig *config, const Profile *profile, Plan *plan) {
     const Model *model = &config->order.model;
     PlanSpec *spec = &plan->spec;
@@ -77,7 +118,7 @@ static int make_cut(const JobConfig *config, const Profile *profile, Plan *plan)
     if (rc >= 0 && given)
         memcpy(spec->ends, given, (size_t)spec->n_stages * sizeof *given);
     else if (rc >= 0)
-        rc = partition_balance(times, model->n_layers, spec->n_stages, spec->replicas, spec->ends);
+        rc = balance(model, times, spec);
     plan->balance = given || spec->n_stages == 1 ? PLAN_GIVEN
                     : profile                    ? PLAN_MEASURED
                                                  : PLAN_FLOPS;

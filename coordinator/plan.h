@@ -53,5 +53,9 @@ cJSON *plan_to_json(const Plan *plan); /* NULL when out of memory */
 int plan_parse(const cJSON *value, const char *path, Plan *out_plan);
 /* For people: stages, layers, parameters, bytes on every edge, replicas, and the programs. */
 int plan_describe(const Plan *plan, const JobConfig *config, bool with_programs, Buf *out_text);
+/* The same as JSON: plan_to_json's members and "stages": [{"stage": 0, "layers": ["fc1", ..],
+ * "parameters": .., "buffers": .., "replicas": 1, "edges": [{"to_stage": 1, "forward_bytes": ..,
+ * "backward_bytes": ..}]}], bytes of a full micro-batch. NULL when out of memory. */
+cJSON *plan_describe_json(const Plan *plan, const JobConfig *config);
 
 #endif

@@ -1,6 +1,4 @@
 /* Measuring what a plan needs to know. */
-#include <string.h>
-
 #include "coordinator/plan.h"
 #include "core/err.h"
 
@@ -15,6 +13,7 @@ static int profile_whole(const JobConfig *config, const char *worker_path, int64
     whole.plan.ends = NULL;
     whole.plan.replicas = &one;
     whole.plan.recompute = &no;
+    whole.relay_limit_bytes = INT64_MAX; /* the plan that will run has to fit, not this one */
     TRY(plan_make(&whole, NULL, &plan));
     Order order = config->order;
     order.plan = plan.spec;
@@ -23,17 +22,13 @@ static int profile_whole(const JobConfig *config, const char *worker_path, int64
     order.end_step = order.n_steps;
     int rc = profile_run(worker_path, &order, timeout_ms, stop, out_profile);
     plan_done(&plan);
-    return rc;
+    return rc < 0 ? err_context(rc, "measuring the layers") : rc;
 }
 
 int plan_profile(const JobConfig *config, const char *worker_path, int64_t timeout_ms,
                  const atomic_bool *stop, Profile *out_profile) {
-    Profile nothing = {0};
     if (!config->plan.ends && config->plan.n_stages > 1)
         return profile_whole(config, worker_path, timeout_ms, stop, out_profile);
-    if (strcmp(config->plan.isa, "auto") == 0)
-        return profile_isa(worker_path, timeout_ms, stop, out_profile);
-    memcpy(nothing.isa, config->plan.isa, sizeof nothing.isa);
-    *out_profile = nothing;
-    return 0;
+    int rc = profile_isa(worker_path, config->plan.isa, timeout_ms, stop, out_profile);
+    return rc == ERR_ARGUMENT ? err_context(rc, "$.plan.isa") : rc;
 }

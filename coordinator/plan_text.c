@@ -195,20 +195,46 @@ static int describe_edges(const Model *model, const Stage *stage, int32_t micro_
     return 0;
 }
 
+/* Elements of the stage's parameters of a role. */
+static int64_t elements_of(const Model *model, const Stage *stage, ParamRole role) {
+    int64_t n = 0;
+    for (int32_t i = 0; i < stage->n_params; i++) {
+        int32_t param = stage->params[i].param;
+        n += model->params[param].role == role ? model_param_elements(model, param) : 0;
+    }
+    return n;
+}
+
+/* Micro-batch m goes to replica m mod R, so those from n_micro on have none. */
+static int describe_idle(int32_t replicas, int32_t n_micro, Buf *text) {
+    if (replicas <= n_micro)
+        return 0;
+    TRY(buf_text(text, "  nothing to do for "));
+    if (replicas - n_micro == 1)
+        TRY(buf_printf(text, "replica %d", n_micro));
+    else
+        TRY(buf_printf(text, "replicas %d to %d", n_micro, replicas - 1));
+    return buf_printf(text, ": there %s only %d %s; take fewer replicas or a smaller micro_batch\n",
+                      text_plural(n_micro, "is", "are"), n_micro,
+                      text_plural(n_micro, "micro-batch", "micro-batches"));
+}
+
 static int describe_stage(const Plan *plan, const Model *model, const Stage *stage,
                           bool with_programs, Buf *text) {
-    int64_t n_params = 0;
     int32_t index = stage->index;
-    for (int32_t i = 0; i < stage->n_params; i++)
-        n_params += model_param_elements(model, stage->params[i].param);
-    TRY(buf_printf(text, "stage %d: layers %d to %d (%s .. %s), %lld parameters, %d replica%s",
-                   index, stage->first_layer, stage->end_layer - 1,
-                   model->layers[stage->first_layer].name, model->layers[stage->end_layer - 1].name,
-                   (long long)n_params, plan->spec.replicas[index],
-                   plan->spec.replicas[index] == 1 ? "" : "s"));
+    int32_t replicas = plan->spec.replicas[index];
+    int64_t n_buffers = elements_of(model, stage, PARAM_STATISTIC);
+    TRY(buf_printf(text, "stage %d: layers %d to %d (%s .. %s), %lld parameters", index,
+                   stage->first_layer, stage->end_layer - 1, model->layers[stage->first_layer].name,
+                   model->layers[stage->end_layer - 1].name,
+                   (long long)elements_of(model, stage, PARAM_WEIGHT)));
+    if (n_buffers > 0)
+        TRY(buf_printf(text, ", %lld in buffers", (long long)n_buffers));
+    TRY(buf_printf(text, ", %d %s", replicas, text_plural(replicas, "replica", "replicas")));
     if (plan->stage_us)
         TRY(buf_printf(text, ", %.0f us a micro-batch", plan->stage_us[index]));
     TRY(buf_text(text, plan->spec.recompute[index] ? ", recomputes\n" : "\n"));
+    TRY(describe_idle(replicas, plan->spec.n_micro, text));
     TRY(describe_edges(model, stage, plan->spec.micro_rows, text));
     for (int32_t i = 0; with_programs && i < plan->n_workers; i++) {
         const PlanWorker *worker = &plan->workers[i];
@@ -218,25 +244,43 @@ static int describe_stage(const Plan *plan, const Model *model, const Stage *sta
     return 0;
 }
 
-int plan_describe(const Plan *plan, const JobConfig *config, bool with_programs, Buf *out_text) {
+/* "4 layers in 2 stages, cut as given": one stage is not cut. */
+static int describe_cut(const Plan *plan, const Model *model, Buf *text) {
     static const char *const ways[] = {"as given", "balanced by measured time",
                                        "balanced by floating-point operations"};
+    int32_t n_stages = plan->spec.n_stages;
+    TRY(buf_printf(text, "model %s: %d %s in %d %s", model->name, model->n_layers,
+                   text_plural(model->n_layers, "layer", "layers"), n_stages,
+                   text_plural(n_stages, "stage", "stages")));
+    if (n_stages > 1)
+        TRY(buf_printf(text, ", cut %s", ways[plan->balance]));
+    return buf_printf(text, "; %d %s\n", plan->n_workers,
+                      text_plural(plan->n_workers, "worker", "workers"));
+}
+
+static int describe_saves(int64_t every, int64_t n_steps, Buf *text) {
+    if (every >= n_steps)
+        return buf_text(text, "; a save at the end\n");
+    if (every == 1)
+        return buf_text(text, "; a save every step\n");
+    return buf_printf(text, "; a save every %lld steps\n", (long long)every);
+}
+
+int plan_describe(const Plan *plan, const JobConfig *config, bool with_programs, Buf *out_text) {
     const PlanSpec *spec = &plan->spec;
     const Model *model = &config->order.model;
     char step[32];
     char held[32];
-    TRY(buf_printf(out_text, "model %s: %d layers in %d stage%s, cut %s; %d worker%s\n",
-                   model->name, model->n_layers, spec->n_stages, spec->n_stages == 1 ? "" : "s",
-                   ways[plan->balance], plan->n_workers, plan->n_workers == 1 ? "" : "s"));
-    TRY(buf_printf(out_text,
-                   "batch %lld in %d micro-batch%s of %d, schedule %s, %d thread%s, %s (%s)\n",
-                   (long long)config->order.batch, spec->n_micro, spec->n_micro == 1 ? "" : "es",
-                   spec->micro_rows, spec->schedule, spec->threads, spec->threads == 1 ? "" : "s",
+    TRY(describe_cut(plan, model, out_text));
+    TRY(buf_printf(out_text, "batch %lld in %d %s of %d, schedule %s, %d %s, %s (%s)\n",
+                   (long long)config->order.batch, spec->n_micro,
+                   text_plural(spec->n_micro, "micro-batch", "micro-batches"), spec->micro_rows,
+                   spec->schedule, spec->threads, text_plural(spec->threads, "thread", "threads"),
                    spec->device, spec->isa));
-    TRY(buf_printf(out_text, "relay: %s a step, at most %s held; a save every %lld steps\n",
+    TRY(buf_printf(out_text, "relay: %s a step, at most %s held",
                    text_format_bytes(plan->step_bytes, step, sizeof step),
-                   text_format_bytes(plan->held_bytes, held, sizeof held),
-                   (long long)plan->save_every));
+                   text_format_bytes(plan->held_bytes, held, sizeof held)));
+    TRY(describe_saves(plan->save_every, config->order.n_steps, out_text));
     for (int32_t i = 0; i < spec->n_stages; i++) {
         Stage stage;
         TRY(stage_init(&stage, model, spec->ends, spec->n_stages, i));
@@ -245,4 +289,58 @@ int plan_describe(const Plan *plan, const JobConfig *config, bool with_programs,
         TRY(rc);
     }
     return 0;
+}
+
+/* ---- the stages as JSON ---- */
+
+static cJSON *edge_to_json(const Model *model, const Edge *edge, int32_t micro_rows) {
+    cJSON *object = cJSON_CreateObject();
+    int64_t there = stage_edge_bytes(model, edge, micro_rows, false);
+    int64_t both = stage_edge_bytes(model, edge, micro_rows, edge->n_grads > 0);
+    put_number(&object, "to_stage", edge->consumer);
+    put_number(&object, "forward_bytes", there);
+    put_number(&object, "backward_bytes", both - there);
+    return object;
+}
+
+/* Append; on failure the array is freed and NULL. */
+static void append(cJSON **array, cJSON *take_item) {
+    if (*array && take_item && cJSON_AddItemToArray(*array, take_item))
+        return;
+    cJSON_Delete(take_item);
+    cJSON_Delete(*array);
+    *array = NULL;
+}
+
+static cJSON *stage_to_json(const Plan *plan, const Model *model, const Stage *stage) {
+    cJSON *object = cJSON_CreateObject();
+    cJSON *layers = cJSON_CreateArray();
+    cJSON *edges = cJSON_CreateArray();
+    for (int32_t i = stage->first_layer; i < stage->end_layer; i++)
+        append(&layers, cJSON_CreateString(model->layers[i].name));
+    for (int32_t i = 0; i < stage->n_out; i++)
+        append(&edges, edge_to_json(model, &stage->out[i], plan->spec.micro_rows));
+    put_number(&object, "stage", stage->index);
+    put(&object, "layers", layers);
+    put_number(&object, "parameters", elements_of(model, stage, PARAM_WEIGHT));
+    put_number(&object, "buffers", elements_of(model, stage, PARAM_STATISTIC));
+    put_number(&object, "replicas", plan->spec.replicas[stage->index]);
+    put(&object, "edges", edges);
+    return object;
+}
+
+cJSON *plan_describe_json(const Plan *plan, const JobConfig *config) {
+    cJSON *root = plan_to_json(plan);
+    cJSON *stages = cJSON_CreateArray();
+    for (int32_t i = 0; i < plan->spec.n_stages; i++) {
+        Stage stage;
+        if (stage_init(&stage, &config->order.model, plan->spec.ends, plan->spec.n_stages, i) < 0) {
+            append(&stages, NULL);
+            break;
+        }
+        append(&stages, stage_to_json(plan, &config->order.model, &stage));
+        stage_done(&stage);
+    }
+    put(&root, "stages", stages);
+    return root;
 }

@@ -14,6 +14,7 @@
 #include "core/clock.h"
 #include "core/err.h"
 #include "core/json.h"
+#include "core/report.h"
 #include "core/text.h"
 
 enum { PROFILE_MAX_BYTES = 16 << 20, PROFILE_TICK_MS = 100 };
@@ -87,7 +88,7 @@ typedef struct Child {
 } Child;
 
 /* stdin and stdout are sockets, so that writing to a worker that has ended raises no SIGPIPE. */
-static int child_start(const char *path, const char *flag, Child *out_child) {
+static int child_start(const char *path, const char *flag, const char *value, Child *out_child) {
     int in[2] = {-1, -1};
     int out[2] = {-1, -1};
     int rc = 0;
@@ -95,7 +96,13 @@ static int child_start(const char *path, const char *flag, Child *out_child) {
     posix_spawnattr_t attributes;
     char parent[24];
     snprintf(parent, sizeof parent, "%lld", (long long)getpid());
-    char *argv[] = {(char *)path, (char *)flag, (char *)"--parent-pid", parent, NULL};
+    char *argv[6] = {(char *)path, (char *)flag};
+    int n = 2;
+    if (value)
+        argv[n++] = (char *)value;
+    argv[n++] = (char *)"--parent-pid";
+    argv[n++] = parent;
+    argv[n] = NULL;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in) < 0 ||
         socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, out) < 0)
         rc = err_errno(ERR_IO, errno, "starting '%s'", path);
@@ -174,11 +181,31 @@ static int child_talk(Child *child, Slice input, int64_t deadline_ns, const atom
     }
 }
 
-static int run(const char *path, const char *flag, Slice input, int64_t timeout_ms,
-               const atomic_bool *stop, Buf *text) {
+/* What a worker that has failed says: its result on the last line, or no more than words. */
+static int failure(const char *path, const char *flag, int status, const char *text) {
+    WorkerResult result;
+    ErrNote before;
+    size_t length = strlen(text);
+    while (length > 0 && text[length - 1] == '\n')
+        length--;
+    size_t first = length;
+    while (first > 0 && text[first - 1] != '\n')
+        first--;
+    err_copy(&before);
+    int rc = report_parse_result(text + first, length - first, &result);
+    err_restore(&before);
+    if (rc >= 0 && result.code < 0)
+        return err_set(result.code, "%s", result.text);
+    return err_set(ERR_WORKER, "%s %s failed with status %d: %.*s", path, flag, status,
+                   (int)(length < 200 ? length : 200), text);
+}
+
+/* `value` may be NULL. */
+static int run(const char *path, const char *flag, const char *value, Slice input,
+               int64_t timeout_ms, const atomic_bool *stop, Buf *text) {
     Child child = {.pid = -1, .in = -1, .out = -1};
     int status = 0;
-    int rc = child_start(path, flag, &child);
+    int rc = child_start(path, flag, value, &child);
     if (rc >= 0)
         rc = child_talk(&child, input, clock_deadline_ms(timeout_ms), stop, text);
     shut(&child.in);
@@ -194,8 +221,7 @@ static int run(const char *path, const char *flag, Slice input, int64_t timeout_
     if (WIFSIGNALED(status))
         return err_set(ERR_WORKER, "%s %s was killed by signal %d", path, flag, WTERMSIG(status));
     if (WEXITSTATUS(status) != 0)
-        return err_set(ERR_WORKER, "%s %s failed with status %d: %.200s", path, flag,
-                       WEXITSTATUS(status), buf_string(text));
+        return failure(path, flag, WEXITSTATUS(status), buf_string(text));
     return 0;
 }
 
@@ -207,7 +233,7 @@ int profile_run(const char *worker_path, const Order *order, int64_t timeout_ms,
     buf_init(&text, PROFILE_MAX_BYTES);
     int rc = order_format(order, &input);
     if (rc >= 0)
-        rc = run(worker_path, "--profile", (Slice){input.data, input.bytes}, timeout_ms, stop,
+        rc = run(worker_path, "--profile", NULL, (Slice){input.data, input.bytes}, timeout_ms, stop,
                  &text);
     if (rc >= 0)
         rc = profile_parse(buf_string(&text), text.bytes, out_profile);
@@ -216,12 +242,12 @@ int profile_run(const char *worker_path, const Order *order, int64_t timeout_ms,
     return rc;
 }
 
-int profile_isa(const char *worker_path, int64_t timeout_ms, const atomic_bool *stop,
-                Profile *out_profile) {
+int profile_isa(const char *worker_path, const char *isa, int64_t timeout_ms,
+                const atomic_bool *stop, Profile *out_profile) {
     Buf text;
     Profile profile = {0};
     buf_init(&text, 4096);
-    int rc = run(worker_path, "--isa", (Slice){NULL, 0}, timeout_ms, stop, &text);
+    int rc = run(worker_path, "--isa", isa, (Slice){NULL, 0}, timeout_ms, stop, &text);
     if (rc >= 0) {
         size_t length = strcspn(buf_string(&text), " \r\n");
         if (text.data)

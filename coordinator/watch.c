@@ -291,6 +291,7 @@ static int end_step(Watch *watch) {
 
 static int wait_norms(Watch *watch, int64_t deadline_ns) {
     int32_t n_stages = watch->order->plan.n_stages;
+    int64_t n_waits = watch->relay->counters.n_waits;
     while (watch->n_seen < watch->n_norms) {
         bool of_stage = watch->n_seen < n_stages;
         int32_t stage = of_stage ? watch->n_seen : watch->loss_stage;
@@ -300,6 +301,7 @@ static int wait_norms(Watch *watch, int64_t deadline_ns) {
         TRY(read_norms(watch, key.text, stage, replica));
         watch->n_seen++;
     }
+    watch->step.waited = watch->relay->counters.n_waits > n_waits;
     return end_step(watch);
 }
 

@@ -16,7 +16,7 @@
 #include "storage/key.h"
 
 typedef enum WatchKind {
-    WATCH_STEP,      /* step, sums, grad_norm, skipped, decision */
+    WATCH_STEP,      /* step, sums, grad_norm, skipped, decision, waited */
     WATCH_SAVED,     /* step, stage, replica, saved */
     WATCH_EVALUATED, /* step, sums */
     WATCH_HEARTBEAT, /* stage, replica, heartbeat */
@@ -33,6 +33,7 @@ typedef struct WatchReport {
     double grad_norm;
     int64_t skipped; /* updates skipped so far */
     int decision;
+    bool waited; /* it was not there already: now_ns is the time when it came */
     Heartbeat heartbeat;
     Saved saved;
     ErrNote failure;

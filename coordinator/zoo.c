@@ -148,8 +148,8 @@ static int parse_cnn(JsonObject *options, CnnOptions *cnn) {
     TRY(json_opt_f64(options, "dropout", 0, 0.99, &cnn->dropout));
     TRY(json_end(options));
     if (n_dims != 3)
-        return err_set(ERR_ARGUMENT, "%s.image: %d dimensions, expected 3: channels, height, width",
-                       options->path, n_dims);
+        return err_set(ERR_ARGUMENT, "%s.image: %d %s, expected 3: channels, height, width",
+                       options->path, n_dims, text_plural(n_dims, "dimension", "dimensions"));
     if (cnn->n_widths == 0)
         return err_set(ERR_ARGUMENT, "%s.channels: expected at least one width", options->path);
     return 0;

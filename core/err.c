@@ -2,44 +2,34 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "core/text.h"
 
 static _Thread_local ErrNote thread_note;
 
-/* Leave out the last character of a text that was cut within it. */
-static void drop_half_character(char *text, size_t length) {
-    size_t lead = length;
-    while (lead > 0 && length - lead < 3 && ((unsigned char)text[lead - 1] & 0xC0) == 0x80)
-        lead--;
-    if (lead == 0 || (unsigned char)text[lead - 1] < 0xC0)
-        return;
-    unsigned char first = (unsigned char)text[lead - 1];
-    size_t wanted = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-    if (lead - 1 + wanted > length)
-        text[lead - 1] = '\0';
-}
-
-/* Format into `out`, which may not be the note: the arguments often point into it. */
+/* The words as they are shown, in `out`, which may not be the note: the arguments often point into
+ * it. Long ones are formatted whole, since their end says most. */
 static void note_format(char out[ERR_NOTE_BYTES], const char *format, va_list args) {
-    if (vsnprintf(out, ERR_NOTE_BYTES, format, args) >= ERR_NOTE_BYTES)
-        drop_half_character(out, ERR_NOTE_BYTES - 1);
+    char words[2 * ERR_NOTE_BYTES];
+    va_list again;
+    va_copy(again, args);
+    int n = vsnprintf(words, sizeof words, format, args);
+    size_t bytes = n > 0 ? (size_t)n + 1 : 1;
+    char *all = bytes > sizeof words ? malloc(bytes) : NULL;
+    if (all)
+        vsnprintf(all, bytes, format, again);
+    va_end(again);
+    text_printable(all ? all : words, out, ERR_NOTE_BYTES);
+    free(all);
 }
 
 static int note_put(int code, const char *front, const char *between, const char *back) {
-    char text[ERR_NOTE_BYTES];
-    size_t room = ERR_NOTE_BYTES - 1;
-    size_t at = 0;
-    const char *parts[] = {front, between, back};
-    for (int i = 0; i < 3; i++) {
-        size_t length = strnlen(parts[i], room - at);
-        memcpy(text + at, parts[i], length);
-        at += length;
-    }
-    text[at] = '\0';
-    if (at == room)
-        drop_half_character(text, at);
+    char text[2 * ERR_NOTE_BYTES + 8];
+    snprintf(text, sizeof text, "%s%s%s", front, between, back);
     thread_note.code = code;
-    memcpy(thread_note.text, text, at + 1);
+    text_printable(text, thread_note.text, sizeof thread_note.text);
     return code;
 }
 

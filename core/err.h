@@ -47,7 +47,8 @@ typedef struct ErrNote {
     char text[ERR_NOTE_BYTES];
 } ErrNote;
 
-/* Set the calling thread's note and return `code`. */
+/* Set the calling thread's note and return `code`. Notes are texts for people: names, keys and
+ * paths from outside may stand in them as they are, text_printable makes them harmless. */
 int err_set(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Like err_set, adding ": " and the sentence of the C library's error number `errnum`. */
 int err_errno(int code, int errnum, const char *format, ...) __attribute__((format(printf, 3, 4)));

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/err.h"
@@ -20,25 +19,9 @@ static int file_error(const char *doing, const char *path) {
     return err_errno(code, errnum, "%s '%s'", doing, path);
 }
 
-void file_guard(FileGuard *guard) {
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGXFSZ);
-    pthread_sigmask(SIG_BLOCK, &signals, &guard->before);
-}
-
-void file_unguard(const FileGuard *guard) {
-    int errnum = errno;
-    if (!sigismember(&guard->before, SIGXFSZ)) {
-        sigset_t signals;
-        struct timespec at_once = {0};
-        sigemptyset(&signals);
-        sigaddset(&signals, SIGXFSZ);
-        while (sigtimedwait(&signals, NULL, &at_once) == SIGXFSZ) {
-        }
-    }
-    pthread_sigmask(SIG_SETMASK, &guard->before, NULL);
-    errno = errnum;
+bool file_is_temporary(const char *name) {
+    return strncmp(name, ".tmp-", 5) == 0 && name[5] &&
+           name[5 + strspn(name + 5, "0123456789abcdef")] == '\0';
 }
 
 int file_create(FileWriter *file, const char *path) {
@@ -74,10 +57,7 @@ static int write_all(const FileWriter *file, const char *data, size_t bytes) {
 }
 
 int file_add(FileWriter *file, const void *data, size_t bytes) {
-    FileGuard guard;
-    file_guard(&guard);
     int rc = write_all(file, data, bytes);
-    file_unguard(&guard);
     hash_add(file->hash, data, bytes);
     file->bytes += (int64_t)bytes;
     return rc;

@@ -1,12 +1,12 @@
 /* Writing files that others read: a file appears whole or not at all (temporary name in the same
- * folder, fsync, rename, fsync of the folder), and beyond RLIMIT_FSIZE there is an error instead of
- * a signal. Errors name the path: ERR_FULL on ENOSPC, EDQUOT and EFBIG, ERR_NOT_FOUND where the
- * folder is not there, ERR_IO else. */
+ * folder, fsync, rename, fsync of the folder). Errors name the path: ERR_FULL on ENOSPC, EDQUOT and
+ * EFBIG, ERR_NOT_FOUND where the folder is not there, ERR_IO else. EFBIG needs SIGXFSZ to be
+ * ignored, as process_begin does: else writing beyond RLIMIT_FSIZE ends the process. */
 #ifndef FUNCPIPE_CORE_FILE_H
 #define FUNCPIPE_CORE_FILE_H
 
 #include <limits.h>
-#include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,16 +29,10 @@ int file_add(FileWriter *file, const void *data, size_t bytes);
 int file_commit(FileWriter *file);
 void file_done(FileWriter *file);
 
+/* Is it the name of a file that is being written, or was when its writer died? */
+bool file_is_temporary(const char *name);
+
 /* fsync of the folder that holds `path`: what was renamed or made in it survives a crash. */
 int file_sync_folder(const char *path);
-
-/* A write beyond RLIMIT_FSIZE raises SIGXFSZ, which ends the process by default. Between the two
- * calls it is kept from this thread, so that only EFBIG is left of it. file_unguard keeps errno. */
-typedef struct FileGuard {
-    sigset_t before;
-} FileGuard;
-
-void file_guard(FileGuard *guard);
-void file_unguard(const FileGuard *guard);
 
 #endif

@@ -20,6 +20,7 @@
 
 #include "core/buf.h"
 
+#define JSON_MAX_DURATION_MS (INT64_C(12725) * 24 * 60 * 60 * 1000) /* below 2^40 */
 enum { JSON_MAX_DEPTH = 64, JSON_MAX_KEYS = 64, JSON_PATH_BYTES = 256 };
 
 /* `what` names the source in errors ("job.json"). Caller frees with cJSON_Delete. */
@@ -55,6 +56,7 @@ int json_get_choice(JsonObject *object, const char *key, const char *const *name
                     int *out);
 int json_opt_choice(JsonObject *object, const char *key, const char *const *names, int n_names,
                     int *out);
+/* At most JSON_MAX_DURATION_MS: what a Stage order can carry, and no sum of a few overflows. */
 int json_opt_duration_ms(JsonObject *object, const char *key, int64_t *out_ms);
 int json_opt_bytes(JsonObject *object, const char *key, int64_t *out_bytes);
 /* Any value (object, array, ...): *out = borrowed node; its path into out_path when not NULL. */

@@ -238,27 +238,40 @@ int json_opt_choice(JsonObject *object, const char *key, const char *const *name
     return found;
 }
 
-/* A string that `parse` (of core/text.h) turns into a number. */
-static int opt_units(JsonObject *object, const char *key, int (*parse)(const char *, int64_t *),
-                     int64_t *out) {
+/* A string that `parse` (of core/text.h) turns into a number; `expected` says what it looks like.
+ */
+static int opt_units(JsonObject *object, const char *key, const char *expected,
+                     int (*parse)(const char *, int64_t *), int64_t *out) {
     const cJSON *value;
     int found = find(object, key, &value);
     if (found <= 0)
         return found;
-    const char *text;
-    TRY(read_string(object, key, value, &text));
-    int rc = parse(text, out);
+    if (!cJSON_IsString(value))
+        return type_error(object, key, expected, value);
+    int rc = parse(value->valuestring, out);
     if (rc < 0)
         return err_context(rc, "%s.%s", object->path, key);
     return 1;
 }
 
 int json_opt_duration_ms(JsonObject *object, const char *key, int64_t *out_ms) {
-    return opt_units(object, key, text_parse_duration_ms, out_ms);
+    char most[32];
+    int64_t ms = 0;
+    int found = opt_units(object, key, "a duration with its unit, such as \"5s\"",
+                          text_parse_duration_ms, &ms);
+    if (found <= 0)
+        return found;
+    if (ms > JSON_MAX_DURATION_MS)
+        return err_set(ERR_ARGUMENT, "%s.%s: '%s' is more than %s", object->path, key,
+                       cJSON_GetObjectItemCaseSensitive(object->value, key)->valuestring,
+                       text_exact_duration(JSON_MAX_DURATION_MS, most, sizeof most));
+    *out_ms = ms;
+    return 1;
 }
 
 int json_opt_bytes(JsonObject *object, const char *key, int64_t *out_bytes) {
-    return opt_units(object, key, text_parse_bytes, out_bytes);
+    return opt_units(object, key, "a size with its unit, such as \"512MiB\"", text_parse_bytes,
+                     out_bytes);
 }
 
 /* out_path (JSON_PATH_BYTES, may be NULL) = the object's path and the key, cut where too long. */

@@ -185,12 +185,41 @@ static int check_name(const Model *model, LayerKind kind, const char *name) {
 static int check_inputs(const Model *model, LayerKind kind, const int32_t *inputs, int n_inputs) {
     int expected = model_infer_n_inputs(kind);
     if (n_inputs != expected)
-        return err_set(ERR_ARGUMENT, "%d inputs, expected %d", n_inputs, expected);
+        return err_set(ERR_ARGUMENT, "%d %s, expected %d", n_inputs,
+                       text_plural(n_inputs, "input", "inputs"), expected);
     for (int i = 0; i < n_inputs; i++)
         if (inputs[i] < 0 || inputs[i] >= model->n_values)
             return err_set(ERR_ARGUMENT, "input value %d, expected one below %d", inputs[i],
                            model->n_values);
     return 0;
+}
+
+/* The parameter that somebody who wrote `name` may mean: the weight of the layer of that name, or
+ * the one with the nearest name. NULL: none. */
+static const char *nearest_param(const Model *model, const char *name) {
+    int32_t value = model_find_value(model, name);
+    const char *nearest = NULL;
+    if (value >= 0 && model->values[value].producer >= 0) {
+        const Layer *layer = &model->layers[model->values[value].producer];
+        return layer->n_params > 0 ? model->params[layer->params[0]].name : NULL;
+    }
+    const char **names = malloc((size_t)(model->n_params + 1) * sizeof *names);
+    for (int32_t i = 0; names && i < model->n_params; i++)
+        names[i] = model->params[i].name;
+    if (names)
+        nearest = text_nearest(name, names, (size_t)model->n_params);
+    free(names); /* nearest stands in the model */
+    return nearest;
+}
+
+static int no_such_param(const Model *model, const char *name) {
+    const char *nearest = nearest_param(model, name);
+    if (nearest)
+        return err_set(ERR_ARGUMENT,
+                       "tied to '%s', but no earlier layer has such a parameter (did you mean "
+                       "'%s'?)",
+                       name, nearest);
+    return err_set(ERR_ARGUMENT, "tied to '%s', but no earlier layer has such a parameter", name);
 }
 
 /* Returns the parameter's id. */
@@ -199,7 +228,7 @@ static int find_tied(const Model *model, const LayerMade *made, const char *tie_
         return err_set(ERR_ARGUMENT, "tied to '%s', but the kind has no parameters", tie_weight);
     int32_t id = model_find_param(model, tie_weight);
     if (id < 0)
-        return err_set(ERR_ARGUMENT, "tied to '%s', which no earlier layer has", tie_weight);
+        return no_such_param(model, tie_weight);
     const Param *param = &model->params[id];
     if (param->role != PARAM_WEIGHT)
         return err_set(ERR_ARGUMENT, "tied to '%s', which is a running statistic", tie_weight);

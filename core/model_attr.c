@@ -2,8 +2,6 @@
  * and so the defaults' check, the JSON form and its errors. */
 #include "core/model_parts.h"
 
-#include <stdio.h>
-
 #include "core/err.h"
 #include "core/text.h"
 
@@ -32,7 +30,7 @@ static const AttrRow ATTRS[] = {
     {"causal", ATTR_BOOL, false, AT(causal), BIT(LAYER_ATTENTION), 0, 1},
     {"bias", ATTR_BOOL, false, AT(bias), BIT(LAYER_LINEAR) | BIT(LAYER_CONV2D), 0, 1},
     /* the largest float below 1 */
-    {"p", ATTR_F32, false, AT(p), BIT(LAYER_DROPOUT), 0, 0.999999940395355224609375},
+    {"p", ATTR_F32, true, AT(p), BIT(LAYER_DROPOUT), 0, 0.999999940395355224609375},
     {"eps", ATTR_F32, false, AT(eps), BIT(LAYER_BATCHNORM) | BIT(LAYER_LAYERNORM), 1e-12, 1},
     {"momentum", ATTR_F32, false, AT(momentum), BIT(LAYER_BATCHNORM), 0, 1},
     {"ignore_index", ATTR_IGNORE, false, AT(ignore_index), BIT(LAYER_CROSS_ENTROPY), -2147483648.0,
@@ -145,17 +143,18 @@ static int parse_one(const AttrRow *row, JsonObject *object, LayerAttr *attr) {
         rc = json_opt_bool(object, row->name, &flag);
         value = flag ? 1 : 0;
     } else if (row->type == ATTR_F32) {
-        rc = json_opt_f64(object, row->name, row->min, row->max, &value);
+        rc = row->required ? json_get_f64(object, row->name, row->min, row->max, &value)
+                           : json_opt_f64(object, row->name, row->min, row->max, &value);
     } else {
         int64_t number = 0;
         int64_t min = (int64_t)row->min;
         int64_t max = (int64_t)row->max;
         rc = row->required ? json_get_i64(object, row->name, min, max, &number)
                            : json_opt_i64(object, row->name, min, max, &number);
-        if (rc >= 0 && row->required)
-            rc = 1;
         value = (double)number;
     }
+    if (rc >= 0 && row->required)
+        rc = 1;
     if (rc > 0)
         attr_set(row, attr, value);
     return rc;
@@ -175,18 +174,6 @@ int model_attr_parse(LayerKind kind, JsonObject *object, LayerAttr *out_attr) {
     return 0;
 }
 
-/* The number with the fewest digits that reads back as the same float: 0.1, not 0.10000000149. */
-static double float_number(float value) {
-    for (int digits = 1; digits < 9; digits++) {
-        char text[32];
-        double number;
-        snprintf(text, sizeof text, "%.*g", digits, (double)value);
-        if (text_parse_f64(text, &number) >= 0 && (float)number == value)
-            return number;
-    }
-    return (double)value;
-}
-
 int model_attr_format(LayerKind kind, const LayerAttr *attr, cJSON *object) {
     for (int i = 0; i < N_ATTRS; i++) {
         const AttrRow *row = &ATTRS[i];
@@ -197,7 +184,7 @@ int model_attr_format(LayerKind kind, const LayerAttr *attr, cJSON *object) {
         if (row->type == ATTR_BOOL)
             made = cJSON_AddBoolToObject(object, row->name, value != 0);
         else if (row->type == ATTR_F32)
-            made = cJSON_AddNumberToObject(object, row->name, float_number((float)value));
+            made = cJSON_AddNumberToObject(object, row->name, text_decimal_f32((float)value));
         else
             made = cJSON_AddNumberToObject(object, row->name, value);
         if (!made)

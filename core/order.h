@@ -16,8 +16,19 @@ enum { ORDER_PATH_BYTES = 1024, ORDER_URL_BYTES = 1024, ORDER_MAX_CHANNELS = 8 }
 
 typedef enum DataKind { DATA_IDX, DATA_NPY, DATA_TOKENS, DATA_GENERATED } DataKind;
 
+/* What tells a data file from another one in its place, and from itself with other content. All
+ * workers of a job, whenever they start, must find the files that the coordinator found when the
+ * job began. (No hash of the content: reading all of a large file takes longer than many a job.) */
+typedef struct DataMark {
+    uint64_t bytes; /* 0: none, any file will do */
+    uint64_t modified_ns, inode;
+} DataMark;
+
+enum { DATA_MAX_FILES = 2 };
+
 typedef struct DataSpec {
     DataKind kind;
+    DataMark marks[DATA_MAX_FILES];     /* of input_path, target_path; orders only */
     char input_path[ORDER_PATH_BYTES];  /* idx, npy: inputs; tokens: the token file */
     char target_path[ORDER_PATH_BYTES]; /* idx, npy: targets */
     int64_t samples;    /* use only the first n; 0: all. generated: how many there are */

@@ -89,6 +89,22 @@ static int check_work(const Order *order, const char *path) {
     return 0;
 }
 
+/* JSON would carry another text. */
+static int check_utf8(const char *text, const char *path, const char *key) {
+    return text_is_utf8(text, strlen(text))
+               ? 0
+               : err_set(ERR_ARGUMENT, "%s.%s: '%s' is not valid UTF-8", path, key, text);
+}
+
+static int check_texts(const Order *order, const char *path) {
+    for (size_t i = 0; i < N_OF(text_fields); i++)
+        TRY(check_utf8((const char *)order + text_fields[i].offset, path, text_fields[i].key));
+    TRY(check_utf8(order->train.input_path, path, "train"));
+    TRY(check_utf8(order->train.target_path, path, "train"));
+    TRY(check_utf8(order->eval.input_path, path, "eval"));
+    return check_utf8(order->eval.target_path, path, "eval");
+}
+
 /* Ranges that parsing has checked already are checked here for orders built in memory. */
 static int check_order(const Order *order, const char *path) {
     for (size_t i = 0; i < N_OF(int_fields); i++) {
@@ -100,6 +116,7 @@ static int check_order(const Order *order, const char *path) {
             return err_set(ERR_ARGUMENT, "%s.%s: %lld is not from %lld to %lld", path, field->key,
                            (long long)value, (long long)field->min, (long long)field->max);
     }
+    TRY(check_texts(order, path));
     int rc = text_check_name("job name", order->job, sizeof order->job - 1);
     if (rc < 0)
         return err_context(rc, "%s.job", path);
@@ -149,10 +166,12 @@ static int parse_parts(JsonObject *object, Order *order) {
     TRY(order_parse_plan(value, path, &order->plan));
     TRY(json_get(object, "train", &value, path));
     TRY(order_parse_data(value, path, &order->train));
+    TRY(order_opt_marks(object, "train_marks", &order->train));
     int present = json_opt(object, "eval", &value, path);
     TRY(present);
     if (present) {
         TRY(order_parse_data(value, path, &order->eval));
+        TRY(order_opt_marks(object, "eval_marks", &order->eval));
         order->has_eval = true;
     }
     TRY(json_get(object, "update", &value, path));
@@ -212,8 +231,11 @@ int order_format(const Order *order, Buf *out_text) {
     put_flat(&root, order);
     order_put(&root, "plan", order_plan_to_json(&order->plan));
     order_put(&root, "train", order_data_to_json(&order->train));
-    if (order->has_eval)
+    order_put_marks(&root, "train_marks", &order->train);
+    if (order->has_eval) {
         order_put(&root, "eval", order_data_to_json(&order->eval));
+        order_put_marks(&root, "eval_marks", &order->eval);
+    }
     order_put(&root, "update", order_update_to_json(&order->update));
     if (order->program)
         order_put_text(&root, "program", order->program);

@@ -22,4 +22,9 @@ int order_opt_seed(JsonObject *object, const char *key, uint64_t *out_seed);
 int order_copy_string(JsonObject *object, const char *key, bool required, char *out_text,
                       size_t text_bytes);
 
+/* The marks of a data set's files, as a member of the order: the job file has none. */
+int order_opt_marks(JsonObject *object, const char *key, DataSpec *data);
+/* Nothing where the data set has no marks. */
+void order_put_marks(cJSON **object, const char *key, const DataSpec *data);
+
 #endif

@@ -1,6 +1,7 @@
 /* The parts of a Stage order that the job file and the resolved job have too: data, update, plan.
  * Writers leave out what a kind does not know, so what is written reads back strictly. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -245,8 +246,8 @@ static int parse_normalization(JsonObject *object, DataSpec *data) {
     TRY(parse_floats(object, "mean", data->mean, &n_mean));
     TRY(parse_floats(object, "std", data->std, &n_std));
     if (n_mean != n_std)
-        return err_set(ERR_ARGUMENT, "%s: mean has %d entries and std %d; they must be as many",
-                       object->path, n_mean, n_std);
+        return err_set(ERR_ARGUMENT, "%s: mean has %d %s and std %d; they must be as many",
+                       object->path, n_mean, text_plural(n_mean, "entry", "entries"), n_std);
     for (int i = 0; i < n_std; i++) {
         if (!(data->std[i] > 0))
             return err_set(ERR_ARGUMENT, "%s.std[%d]: %g is not above 0", object->path, i,
@@ -310,7 +311,7 @@ int order_parse_data(const cJSON *value, const char *path, DataSpec *out_data) {
 static cJSON *floats_to_json(const float *values, int n) {
     double numbers[ORDER_MAX_CHANNELS];
     for (int i = 0; i < n; i++)
-        numbers[i] = (double)values[i];
+        numbers[i] = text_decimal_f32(values[i]);
     return cJSON_CreateDoubleArray(numbers, n);
 }
 
@@ -355,6 +356,73 @@ cJSON *order_data_to_json(const DataSpec *data) {
     if (data->has_ignore)
         order_put_number(&object, "ignore_index", (double)data->ignore_index);
     return object;
+}
+
+/* ---- marks ---- */
+
+static int n_data_files(const DataSpec *data) {
+    return data->kind == DATA_GENERATED ? 0 : data->kind == DATA_TOKENS ? 1 : 2;
+}
+
+static int parse_mark(const cJSON *value, const char *path, DataMark *out_mark) {
+    JsonObject object;
+    DataMark mark = {0};
+    struct {
+        const char *key;
+        uint64_t *number;
+    } all[] = {{"bytes", &mark.bytes}, {"modified_ns", &mark.modified_ns}, {"inode", &mark.inode}};
+    TRY(json_object(value, path, &object));
+    for (int i = 0; i < N_OF(all); i++) {
+        int present = order_opt_seed(&object, all[i].key, all[i].number);
+        TRY(present);
+        if (!present)
+            return err_set(ERR_FORMAT, "%s: the key '%s' is missing", path, all[i].key);
+    }
+    TRY(json_end(&object));
+    if (mark.bytes == 0)
+        return err_set(ERR_ARGUMENT, "%s.bytes: must not be 0", path);
+    *out_mark = mark;
+    return 0;
+}
+
+int order_opt_marks(JsonObject *object, const char *key, DataSpec *data) {
+    const cJSON *value = NULL;
+    char path[JSON_PATH_BYTES];
+    char place[JSON_PATH_BYTES + 16];
+    int n = n_data_files(data);
+    int present = json_opt(object, key, &value, path);
+    if (present <= 0)
+        return present;
+    if (!cJSON_IsArray(value) || cJSON_GetArraySize(value) != n)
+        return err_set(ERR_FORMAT, "%s: expected an array of %d, one a file of the data", path, n);
+    for (int i = 0; i < n; i++) {
+        snprintf(place, sizeof place, "%s[%d]", path, i);
+        TRY(parse_mark(cJSON_GetArrayItem(value, i), place, &data->marks[i]));
+    }
+    return 1;
+}
+
+void order_put_marks(cJSON **object, const char *key, const DataSpec *data) {
+    int n = n_data_files(data);
+    for (int i = 0; i < n; i++) {
+        if (data->marks[i].bytes == 0)
+            return;
+    }
+    if (n == 0)
+        return;
+    cJSON *array = cJSON_CreateArray();
+    for (int i = 0; array && i < n; i++) {
+        cJSON *mark = cJSON_CreateObject();
+        order_put_seed(&mark, "bytes", data->marks[i].bytes);
+        order_put_seed(&mark, "modified_ns", data->marks[i].modified_ns);
+        order_put_seed(&mark, "inode", data->marks[i].inode);
+        if (mark && cJSON_AddItemToArray(array, mark))
+            continue;
+        cJSON_Delete(mark);
+        cJSON_Delete(array);
+        array = NULL;
+    }
+    order_put(object, key, array);
 }
 
 /* ---- plan ---- */

@@ -46,7 +46,7 @@ int report_parse_control(const char *text, size_t bytes, Control *out_control);
 /* Saved object (key_saved), put by every worker when its part of a save is on the store, JSON:
  * {"files":[{"name":"model-00001-of-00003.safetensors","bytes":..,"xxh3":"16 hex digits"}]}.
  * Replica 0 of a stage writes two files, the others none. */
-enum { SAVED_MAX_FILES = 2, SAVED_NAME_BYTES = 64 };
+enum { SAVED_MAX_FILES = 2, SAVED_NAME_BYTES = 128 };
 typedef struct SavedFile {
     char name[SAVED_NAME_BYTES];
     int64_t bytes;

@@ -104,24 +104,60 @@ static int parse_units(const char *text, const Unit *units, const char *expected
     return 0;
 }
 
+static const Unit duration_units[] = {{"ms", 1},      {"s", 1000},     {"m", 60000},
+                                      {"h", 3600000}, {"d", 86400000}, {NULL, 0}};
+static const Unit size_units[] = {{"B", 1},
+                                  {"kB", 1000},
+                                  {"MB", 1000000},
+                                  {"GB", 1000000000},
+                                  {"TB", 1000000000000},
+                                  {"KiB", INT64_C(1) << 10},
+                                  {"MiB", INT64_C(1) << 20},
+                                  {"GiB", INT64_C(1) << 30},
+                                  {"TiB", INT64_C(1) << 40},
+                                  {NULL, 0}};
+
 int text_parse_duration_ms(const char *text, int64_t *out_ms) {
-    static const Unit units[] = {{"ms", 1},      {"s", 1000},     {"m", 60000},
-                                 {"h", 3600000}, {"d", 86400000}, {NULL, 0}};
-    return parse_units(text, units, "a duration such as 250ms, 10s, 10m, 2h or 1d", out_ms);
+    return parse_units(text, duration_units, "a duration such as 250ms, 10s, 10m, 2h or 1d",
+                       out_ms);
 }
 
 int text_parse_bytes(const char *text, int64_t *out_bytes) {
-    static const Unit units[] = {{"B", 1},
-                                 {"kB", 1000},
-                                 {"MB", 1000000},
-                                 {"GB", 1000000000},
-                                 {"TB", 1000000000000},
-                                 {"KiB", INT64_C(1) << 10},
-                                 {"MiB", INT64_C(1) << 20},
-                                 {"GiB", INT64_C(1) << 30},
-                                 {"TiB", INT64_C(1) << 40},
-                                 {NULL, 0}};
-    return parse_units(text, units, "a size such as 512B, 4KiB, 2GiB or 10MB", out_bytes);
+    return parse_units(text, size_units, "a size such as 512B, 4KiB, 2GiB or 10MB", out_bytes);
+}
+
+/* The largest unit of which the value is a whole number. */
+static const char *format_exact(int64_t value, const Unit *units, char *buf, size_t buf_bytes) {
+    const Unit *best = units;
+    for (const Unit *unit = units; unit->name && value > 0; unit++) {
+        if (value % unit->factor == 0 && unit->factor > best->factor)
+            best = unit;
+    }
+    snprintf(buf, buf_bytes, "%lld%s", (long long)(value / best->factor), best->name);
+    return buf;
+}
+
+const char *text_exact_bytes(int64_t bytes, char *buf, size_t buf_bytes) {
+    return format_exact(bytes, size_units, buf, buf_bytes);
+}
+
+const char *text_exact_duration(int64_t ms, char *buf, size_t buf_bytes) {
+    return format_exact(ms, duration_units, buf, buf_bytes);
+}
+
+double text_decimal_f32(float value) {
+    for (int digits = 1; digits < 9; digits++) {
+        char text[32];
+        double number;
+        snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        if (text_parse_f64(text, &number) >= 0 && (float)number == value)
+            return number;
+    }
+    return (double)value;
+}
+
+const char *text_plural(int64_t n, const char *one, const char *many) {
+    return n == 1 ? one : many;
 }
 
 const char *text_format_bytes(int64_t bytes, char *buf, size_t buf_bytes) {
@@ -248,6 +284,102 @@ bool text_is_utf8(const char *data, size_t bytes) {
         at += more + 1;
     }
     return true;
+}
+
+/* ---- for people ---- */
+
+/* Bytes of the character at `text` that can be shown; 0: none. */
+static size_t shown_bytes(const char *text, size_t bytes) {
+    unsigned char c = (unsigned char)text[0];
+    if (c < 0x80)
+        return c >= ' ' && c != 0x7F;
+    size_t length = c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
+    if (length > bytes || !text_is_utf8(text, length))
+        return 0;
+    return c == 0xC2 && (unsigned char)text[1] < 0xA0 ? 0 : length; /* C1 controls */
+}
+
+/* Into out, which has room for four times as much; the length there. */
+static size_t escape(const char *text, size_t bytes, char *out) {
+    static const char hex[] = "0123456789abcdef";
+    char *to = out;
+    for (size_t at = 0; at < bytes;) {
+        size_t shown = shown_bytes(text + at, bytes - at);
+        memcpy(to, text + at, shown);
+        to += shown;
+        at += shown;
+        if (shown > 0)
+            continue;
+        unsigned char c = (unsigned char)text[at++];
+        const char *letter = strchr("\nn\tt\rr", c);
+        *to++ = '\\';
+        if (c && letter) {
+            *to++ = letter[1];
+        } else {
+            *to++ = 'x';
+            *to++ = hex[c >> 4];
+            *to++ = hex[c & 15];
+        }
+    }
+    *to = '\0';
+    return (size_t)(to - out);
+}
+
+static bool is_within_character(const char *at) {
+    return ((unsigned char)*at & 0xC0) == 0x80;
+}
+
+/* Of text[0..bytes) keep the first third or two and the end, so that `most` bytes are left, or a
+ * few less; returns how many. */
+static size_t leave_out_middle(char *text, size_t bytes, size_t most) {
+    static const char gap[] = "...";
+    size_t head = (most - sizeof gap) * 2 / 3;
+    size_t tail = bytes - (most - sizeof gap - head);
+    while (head > 0 && is_within_character(text + head))
+        head--;
+    while (tail < bytes && is_within_character(text + tail))
+        tail++;
+    memcpy(text + head, gap, sizeof gap - 1);
+    memmove(text + head + sizeof gap - 1, text + tail, bytes - tail);
+    return head + sizeof gap - 1 + (bytes - tail);
+}
+
+static size_t shorten_words(char *text) {
+    char *to = text;
+    for (const char *at = text; *at;) {
+        size_t blanks = strspn(at, " ");
+        memmove(to, at, blanks);
+        to += blanks;
+        at += blanks;
+        size_t length = strcspn(at, " ");
+        memmove(to, at, length);
+        at += length;
+        to += length > TEXT_WORD_BYTES ? leave_out_middle(to, length, TEXT_WORD_BYTES) : length;
+    }
+    *to = '\0';
+    return (size_t)(to - text);
+}
+
+const char *text_printable(const char *text, char *out, size_t out_bytes) {
+    char few[4096] = "";
+    size_t bytes = strlen(text);
+    char *work = few;
+    if (bytes > (sizeof few - 1) / 4) {
+        work = malloc(4 * bytes + 1);
+        if (!work) { /* then its beginning */
+            work = few;
+            bytes = (sizeof few - 1) / 4;
+        }
+    }
+    escape(text, bytes, work);
+    size_t length = shorten_words(work);
+    if (length >= out_bytes)
+        length = leave_out_middle(work, length, out_bytes);
+    memcpy(out, work, length);
+    out[length] = '\0';
+    if (work != few)
+        free(work);
+    return out;
 }
 
 int text_check_name(const char *what, const char *text, size_t max) {

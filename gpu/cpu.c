@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "core/text.h"
 #include "gpu/cpu_internal.h"
 #include "gpu/kernels.h"
 
@@ -151,6 +152,17 @@ static int cpu_bind_thread(Device *device) {
     return 0;
 }
 
+/* No try again helps. */
+static int cpu_too_large(size_t bytes, size_t has_bytes) {
+    char need[32], has[32], lack[32];
+    size_t lacks = bytes - has_bytes;
+    return err_set(
+        ERR_INFEASIBLE, "cpu device: %s are needed, the machine has %s: %s too little",
+        text_format_bytes(bytes < INT64_MAX ? (int64_t)bytes : INT64_MAX, need, sizeof need),
+        text_format_bytes((int64_t)has_bytes, has, sizeof has),
+        text_format_bytes(lacks < INT64_MAX ? (int64_t)lacks : INT64_MAX, lack, sizeof lack));
+}
+
 /* Memory: 64-byte aligned; large pieces in huge pages where the kernel has them. */
 static int cpu_mem_alloc(Device *device, size_t bytes, void **out_mem) {
     (void)device;
@@ -158,8 +170,7 @@ static int cpu_mem_alloc(Device *device, size_t bytes, void **out_mem) {
     size_t align = bytes >= 2 * (size_t)HUGE_BYTES ? HUGE_BYTES : 64;
     long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
     if (pages > 0 && page_bytes > 0 && bytes / (size_t)page_bytes > (size_t)pages)
-        return err_set(ERR_MEMORY, "cpu device: %zu bytes asked for, the machine has %zu", bytes,
-                       (size_t)pages * (size_t)page_bytes);
+        return cpu_too_large(bytes, (size_t)pages * (size_t)page_bytes);
     size_t rounded = (bytes + align) & ~(align - 1); /* never 0 */
     void *mem = aligned_alloc(align, rounded);
     if (mem == NULL)

@@ -103,7 +103,8 @@ typedef struct DeviceOps {
     const char *(*isa)(const Device *device);
     /* Make the calling thread this device's compute thread (OpenMP team, CUDA context). */
     int (*bind_thread)(Device *device);
-    int (*mem_alloc)(Device *device, size_t bytes, void **out_mem); /* 64-byte aligned, zeroed */
+    /* 64-byte aligned, zeroed. ERR_INFEASIBLE: more than the machine has at all. */
+    int (*mem_alloc)(Device *device, size_t bytes, void **out_mem);
     void (*mem_free)(Device *device, void *mem);
     int (*host_alloc)(Device *device, size_t bytes, void **out_mem); /* staging; pinned on a GPU */
     void (*host_free)(Device *device, void *mem);

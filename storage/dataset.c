@@ -83,14 +83,16 @@ static int make_table(Dataset *dataset) {
 }
 
 /* One half of an idx or npy set; a half that is not wanted is only counted, and may be absent. */
-static int open_half(const DataSpec *spec, const char *path, const char *role, bool wanted,
-                     DataArray *out_array, int64_t *out_n) {
+static int open_half(const DataSpec *spec, int half, bool wanted, DataArray *out_array,
+                     int64_t *out_n) {
+    const char *path = half == 0 ? spec->input_path : spec->target_path;
+    const char *role = half == 0 ? "inputs" : "targets";
     *out_n = -1;
     if (!path[0] && wanted)
         return err_set(ERR_ARGUMENT, "the data set names no file of %s", role);
     if (!path[0])
         return 0;
-    int rc = dataset_array_open(spec->kind, path, !wanted, out_array);
+    int rc = dataset_array_open(spec->kind, path, &spec->marks[half], !wanted, out_array);
     if (rc == ERR_NOT_FOUND && !wanted)
         return 0;
     if (rc < 0)
@@ -103,10 +105,8 @@ static int open_arrays(Dataset *dataset) {
     const DataSpec *spec = &dataset->spec;
     int64_t n_inputs;
     int64_t n_targets;
-    TRY(open_half(spec, spec->input_path, "inputs", dataset->has_input, &dataset->input,
-                  &n_inputs));
-    TRY(open_half(spec, spec->target_path, "targets", dataset->has_target, &dataset->target,
-                  &n_targets));
+    TRY(open_half(spec, 0, dataset->has_input, &dataset->input, &n_inputs));
+    TRY(open_half(spec, 1, dataset->has_target, &dataset->target, &n_targets));
     if (n_inputs < 0 && n_targets < 0)
         return err_set(ERR_NOT_FOUND, "neither '%s' nor '%s' is there", spec->input_path,
                        spec->target_path);
@@ -239,6 +239,21 @@ void dataset_close(Dataset *dataset) {
     dataset_tokens_done(&dataset->tokens);
     free(dataset->table);
     free(dataset);
+}
+
+/* ---- marks ---- */
+
+void dataset_marks(const Dataset *dataset, DataMark out_marks[DATA_MAX_FILES]) {
+    bool tokens = dataset->spec.kind == DATA_TOKENS;
+    out_marks[0] = tokens ? dataset->tokens.file.mark : dataset->input.file.mark;
+    out_marks[1] = dataset->target.file.mark;
+}
+
+int dataset_check_files(const Dataset *dataset) {
+    const DataSpec *spec = &dataset->spec;
+    TRY(dataset_file_check(&dataset->tokens.file, spec->input_path));
+    TRY(dataset_file_check(&dataset->input.file, spec->input_path));
+    return dataset_file_check(&dataset->target.file, spec->target_path);
 }
 
 /* ---- forms ---- */

@@ -9,9 +9,15 @@
 
 typedef struct Dataset Dataset;
 
-/* `spec` is copied. ERR_NOT_FOUND, ERR_FORMAT, ERR_LIMIT name the file and what was expected. */
+/* `spec` is copied. ERR_NOT_FOUND, ERR_FORMAT, ERR_LIMIT name the file and what was expected; a
+ * file other than that of its mark is refused. */
 int dataset_open(const DataSpec *spec, bool want_input, bool want_target, Dataset **out_dataset);
 void dataset_close(Dataset *dataset);
+/* The marks of the files that were opened; without bytes where there is none. */
+void dataset_marks(const Dataset *dataset, DataMark out_marks[DATA_MAX_FILES]);
+/* ERR_FORMAT, naming the file, when one that is read from was written to since it was opened. A
+ * call takes about a microsecond. */
+int dataset_check_files(const Dataset *dataset);
 int64_t dataset_samples(const Dataset *dataset);
 /* dtype and per-sample shape of input and target (target: I32). */
 int dataset_input_form(const Dataset *dataset, DType *out_dtype, Shape *out_shape);

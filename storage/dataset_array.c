@@ -13,58 +13,103 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "plain F32 data is copied as it lies");
 
-int dataset_array_map(const char *path, void **out_map, size_t *out_bytes) {
-    /* Opening a pipe would otherwise wait for a writer. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return err_errno(errno == ENOENT || errno == ENOTDIR ? ERR_NOT_FOUND : ERR_IO, errno,
-                         "opening the data file '%s'", path);
-    int rc = 0;
+/* ---- files ---- */
+
+static DataMark mark_of(const struct stat *about) {
+    return (DataMark){.bytes = (uint64_t)about->st_size,
+                      .modified_ns = (uint64_t)about->st_mtim.tv_sec * UINT64_C(1000000000) +
+                                     (uint64_t)about->st_mtim.tv_nsec,
+                      .inode = (uint64_t)about->st_ino};
+}
+
+static int compare_marks(const char *path, const DataMark *expected, const DataMark *found) {
+    if (expected->bytes == 0 ||
+        (expected->bytes == found->bytes && expected->modified_ns == found->modified_ns &&
+         expected->inode == found->inode))
+        return 0;
+    return err_set(ERR_FORMAT, "the data file '%s' changed since the job began", path);
+}
+
+static int map_file(const char *path, const DataMark *expected, DataFile *file) {
     struct stat about;
-    void *map = MAP_FAILED;
-    if (fstat(fd, &about) < 0)
-        rc = err_errno(ERR_IO, errno, "looking at '%s'", path);
-    else if (!S_ISREG(about.st_mode))
-        rc = err_set(ERR_IO, "'%s' is not a plain file", path);
-    else if (about.st_size == 0)
-        rc = err_set(ERR_FORMAT, "'%s' is empty", path);
-    else
-        map = mmap(NULL, (size_t)about.st_size, PROT_READ, MAP_SHARED, fd, 0);
-    if (rc >= 0 && map == MAP_FAILED)
-        rc = err_errno(ERR_IO, errno, "mapping '%s'", path);
-    close(fd);
-    if (rc < 0)
-        return rc;
-    *out_map = map;
-    *out_bytes = (size_t)about.st_size;
+    if (fstat(file->fd, &about) < 0)
+        return err_errno(ERR_IO, errno, "looking at '%s'", path);
+    if (!S_ISREG(about.st_mode))
+        return err_set(ERR_IO, "'%s' is not a plain file", path);
+    file->mark = mark_of(&about);
+    TRY(compare_marks(path, expected, &file->mark));
+    if (about.st_size == 0)
+        return err_set(ERR_FORMAT, "'%s' is empty", path);
+    file->bytes = (size_t)about.st_size;
+    void *map = mmap(NULL, file->bytes, PROT_READ, MAP_SHARED, file->fd, 0);
+    if (map == MAP_FAILED)
+        return err_errno(ERR_IO, errno, "mapping '%s'", path);
+    file->map = map;
     return 0;
 }
+
+int dataset_file_open(const char *path, const DataMark *expected, DataFile *out_file) {
+    DataFile file = {0};
+    /* Opening a pipe would otherwise wait for a writer. */
+    file.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file.fd < 0)
+        return err_errno(errno == ENOENT || errno == ENOTDIR ? ERR_NOT_FOUND : ERR_IO, errno,
+                         "opening the data file '%s'", path);
+    int rc = map_file(path, expected, &file);
+    if (rc < 0) {
+        close(file.fd);
+        return rc;
+    }
+    *out_file = file;
+    return 0;
+}
+
+void dataset_file_done(DataFile *file) {
+    if (!file->map)
+        return;
+    munmap(file->map, file->bytes);
+    close(file->fd);
+    file->map = NULL;
+}
+
+int dataset_file_check(const DataFile *file, const char *path) {
+    struct stat about;
+    if (!file->map)
+        return 0;
+    if (fstat(file->fd, &about) < 0)
+        return err_errno(ERR_IO, errno, "looking at '%s'", path);
+    DataMark now = mark_of(&about);
+    return compare_marks(path, &file->mark, &now);
+}
+
+/* ---- arrays ---- */
 
 void dataset_array_done(DataArray *array) {
     if (!array)
         return;
-    if (array->map)
-        munmap(array->map, array->map_bytes);
+    dataset_file_done(&array->file);
     free(array->owned);
     *array = (DataArray){0};
 }
 
-int dataset_array_open(DataKind kind, const char *path, bool header_only, DataArray *out_array) {
-    void *map;
-    size_t bytes;
+int dataset_array_open(DataKind kind, const char *path, const DataMark *expected, bool header_only,
+                       DataArray *out_array) {
+    DataFile file;
     DataArray array = {0};
-    TRY(dataset_array_map(path, &map, &bytes));
-    int rc = kind == DATA_IDX ? dataset_idx_load(path, map, bytes, header_only, &array)
-                              : dataset_npy_load(path, map, bytes, header_only, &array);
-    if (rc < 0 || array.owned || header_only) {
-        munmap(map, bytes);
-    } else {
-        array.map = map;
-        array.map_bytes = bytes;
-    }
+    TRY(dataset_file_open(path, expected, &file));
+    int rc = kind == DATA_IDX ? dataset_idx_load(path, file.map, file.bytes, header_only, &array)
+                              : dataset_npy_load(path, file.map, file.bytes, header_only, &array);
     if (rc >= 0)
-        *out_array = array;
-    return rc;
+        rc = dataset_file_check(&file, path); /* inflating takes a while */
+    if (rc < 0 || array.owned || header_only)
+        dataset_file_done(&file);
+    array.file = file;
+    if (rc < 0) {
+        dataset_array_done(&array);
+        return rc;
+    }
+    *out_array = array;
+    return 0;
 }
 
 int dataset_array_check(const char *what, DataArray *array, uint64_t body_bytes) {

@@ -5,22 +5,36 @@
 
 #include "storage/dataset.h"
 
+/* A plain file, mapped whole, and its descriptor, which tells later whether it was written to. */
+typedef struct DataFile {
+    void *map; /* NULL: not open */
+    size_t bytes;
+    int fd;        /* of no meaning where map is NULL */
+    DataMark mark; /* as it was opened; stays when the file is closed */
+} DataFile;
+
+/* ERR_FORMAT when the file is empty, or is not the one of `expected` (one without bytes fits all).
+ */
+int dataset_file_open(const char *path, const DataMark *expected, DataFile *out_file);
+void dataset_file_done(DataFile *file);
+/* ERR_FORMAT when an open file was written to since it was opened. One that another file has taken
+ * the name of is still what it was. */
+int dataset_file_check(const DataFile *file, const char *path);
+
 typedef struct DataArray {
     DType dtype;
     bool big_endian;
     Shape shape;          /* (samples, ...) */
     int64_t row_elements; /* elements of one sample */
     const uint8_t *data;  /* NULL: only the header was read */
-    void *map;            /* munmap: the file */
-    size_t map_bytes;
+    DataFile file;
     void *owned; /* free: what was inflated */
 } DataArray;
 
-/* Map a plain file that is not empty. */
-int dataset_array_map(const char *path, void **out_map, size_t *out_bytes);
 void dataset_array_done(DataArray *array);
 /* Open the IDX or NPY file `path`; header_only: no more than its form is looked at. */
-int dataset_array_open(DataKind kind, const char *path, bool header_only, DataArray *out_array);
+int dataset_array_open(DataKind kind, const char *path, const DataMark *expected, bool header_only,
+                       DataArray *out_array);
 
 /* The form of a whole file in memory: data borrows from `file`, or owns what was inflated. */
 int dataset_idx_load(const char *what, const void *file, size_t bytes, bool header_only,
@@ -40,8 +54,7 @@ typedef struct DataTokens {
     DType dtype;
     int64_t n_tokens;
     const uint8_t *data;
-    void *map;
-    size_t map_bytes;
+    DataFile file;
 } DataTokens;
 int dataset_tokens_open(const DataSpec *spec, DataTokens *out_tokens);
 void dataset_tokens_done(DataTokens *tokens);

@@ -1,5 +1,4 @@
 #include <string.h>
-#include <sys/mman.h>
 
 #include "core/err.h"
 #include "storage/dataset_array.h"
@@ -11,14 +10,14 @@ int dataset_tokens_open(const DataSpec *spec, DataTokens *out_tokens) {
         return err_set(ERR_ARGUMENT, "'%s': tokens of type %s (expected U8, U16, I32 or U32)", path,
                        dtype_name(dtype));
     DataTokens tokens = {.dtype = dtype};
-    TRY(dataset_array_map(path, &tokens.map, &tokens.map_bytes));
-    tokens.data = tokens.map;
+    TRY(dataset_file_open(path, &spec->marks[0], &tokens.file));
+    tokens.data = tokens.file.map;
     size_t bytes = dtype_bytes(dtype);
-    tokens.n_tokens = (int64_t)(tokens.map_bytes / bytes);
+    tokens.n_tokens = (int64_t)(tokens.file.bytes / bytes);
     int rc = 0;
-    if (tokens.map_bytes % bytes != 0)
+    if (tokens.file.bytes % bytes != 0)
         rc = err_set(ERR_FORMAT, "'%s': its %zu bytes are no whole number of %s tokens", path,
-                     tokens.map_bytes, dtype_name(dtype));
+                     tokens.file.bytes, dtype_name(dtype));
     else if ((tokens.n_tokens - 1) / spec->context < 1)
         rc = err_set(ERR_FORMAT, "'%s': its %lld tokens make no sample of context %lld and target",
                      path, (long long)tokens.n_tokens, (long long)spec->context);
@@ -33,8 +32,7 @@ int dataset_tokens_open(const DataSpec *spec, DataTokens *out_tokens) {
 void dataset_tokens_done(DataTokens *tokens) {
     if (!tokens)
         return;
-    if (tokens->map)
-        munmap(tokens->map, tokens->map_bytes);
+    dataset_file_done(&tokens->file);
     *tokens = (DataTokens){0};
 }
 

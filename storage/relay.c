@@ -81,6 +81,14 @@ static int unknown_scheme(const char *url) {
                    (int)(end - url), url, known);
 }
 
+int relay_check_url(const char *url) {
+    for (int i = 0; i < N_SCHEMES; i++) {
+        if (strncmp(url, schemes[i].prefix, strlen(schemes[i].prefix)) == 0)
+            return 0;
+    }
+    return unknown_scheme(url);
+}
+
 int relay_open(const char *url, Relay **out_relay) {
     for (int i = 0; i < N_SCHEMES; i++) {
         size_t length = strlen(schemes[i].prefix);
@@ -174,6 +182,11 @@ int relay_count(Relay *relay, const char *prefix, int64_t *out_count) {
     TRY(relay->ops->count(relay, prefix, &count));
     *out_count = count;
     return 0;
+}
+
+void relay_tidy(Relay *relay, const char *prefix) {
+    if (relay->ops->tidy)
+        relay->ops->tidy(relay, prefix);
 }
 
 int relay_note_put(Relay *relay, const char *key, const void *data, size_t bytes, int64_t ttl_ms) {

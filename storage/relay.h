@@ -38,6 +38,7 @@ typedef struct RelayOps {
     int (*note_put)(Relay *relay, const char *key, const void *data, size_t bytes, int64_t ttl_ms);
     int (*note_get)(Relay *relay, const char *key, void *buf, size_t capacity, size_t *out_bytes);
     void (*interrupt)(Relay *relay, bool on);
+    void (*tidy)(Relay *relay, const char *prefix); /* NULL: nothing is ever left */
 } RelayOps;
 
 struct Relay {
@@ -48,6 +49,8 @@ struct Relay {
 /* Open by URL: "file:///dev/shm/dir" (the directory is made if its parent exists; mode 0700).
  * ERR_ARGUMENT for an unknown scheme names the known ones; ERR_UNREACHABLE names the place. */
 int relay_open(const char *url, Relay **out_relay);
+/* Is the scheme one of those? Opens nothing. ERR_ARGUMENT as above. */
+int relay_check_url(const char *url);
 void relay_close(Relay *relay); /* NULL is fine */
 
 /* Keys: '/'-separated parts of [A-Za-z0-9._-], no empty or dot-leading part, < RELAY_KEY_BYTES. */
@@ -69,6 +72,11 @@ int relay_has(Relay *relay, const char *key);
 int relay_drop(Relay *relay, const char *prefix, int64_t *out_dropped);
 /* How many objects there are at or under `prefix` ("" for all). */
 int relay_count(Relay *relay, const char *prefix, int64_t *out_count);
+
+/* Remove what place is left for keys under `prefix` without an object or note in it, and the place
+ * of the whole relay where this handle has made it: empty folders. Others may use the relay all the
+ * while. */
+void relay_tidy(Relay *relay, const char *prefix);
 
 int relay_note_put(Relay *relay, const char *key, const void *data, size_t bytes, int64_t ttl_ms);
 /* ERR_NOT_FOUND when absent or expired. */

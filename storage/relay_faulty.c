@@ -149,6 +149,10 @@ static int faulty_drop(Relay *relay, const char *prefix, int64_t *out_dropped) {
     return after(faulty, "dropping", prefix, fault, relay_drop(faulty->inner, prefix, out_dropped));
 }
 
+static void faulty_tidy(Relay *relay, const char *prefix) {
+    relay_tidy(((RelayFaulty *)relay)->inner, prefix);
+}
+
 static int faulty_count(Relay *relay, const char *prefix, int64_t *out_count) {
     return relay_count(((RelayFaulty *)relay)->inner, prefix, out_count);
 }
@@ -201,6 +205,7 @@ static const RelayOps faulty_ops = {.name = "faulty",
                                     .has = faulty_has,
                                     .drop = faulty_drop,
                                     .count = faulty_count,
+                                    .tidy = faulty_tidy,
                                     .note_put = faulty_note_put,
                                     .note_get = faulty_note_get,
                                     .interrupt = faulty_interrupt};

@@ -17,7 +17,6 @@
 
 #include "core/clock.h"
 #include "core/err.h"
-#include "core/file.h"
 
 #define TEMPORARY_PREFIX ".tmp-"
 
@@ -149,10 +148,7 @@ static int write_parts(RelayFile *file, const char *key, int fd, const Slice *pa
         if (parts[i].bytes > 0) /* writev only reads: the const may go */
             vectors[n_vectors++] = (struct iovec){(void *)(uintptr_t)parts[i].data, parts[i].bytes};
     }
-    FileGuard guard;
-    file_guard(&guard);
     int rc = write_all(fd, vectors, n_vectors, deadline_ns);
-    file_unguard(&guard);
     if (rc < 0 && errno == ETIMEDOUT)
         return err_set(ERR_TIMEOUT, "putting '%s' in file://%s: the deadline passed", key,
                        file->root);
@@ -469,6 +465,18 @@ static void clear_temporaries(const RelayFile *file) {
     closedir(dir);
 }
 
+static void file_tidy(Relay *relay, const char *prefix) {
+    RelayFile *file = (RelayFile *)relay;
+    FilePlace place;
+    relay_file_place(file, prefix, '+', &place);
+    char *name = place.path + place.dir_bytes + 1;
+    memmove(name, name + 1, strlen(name));
+    rmdir(place.path); /* fails where there is something in it */
+    clear_temporaries(file);
+    if (file->made_root)
+        rmdir(file->root);
+}
+
 static void file_close(Relay *relay) {
     RelayFile *file = (RelayFile *)relay;
     clear_temporaries(file);
@@ -491,10 +499,21 @@ static bool probe_unnamed(const RelayFile *file) {
     return ok;
 }
 
+/* The real path, to be freed; the loop is for one that is removed, empty, just now (file_tidy). */
+static char *make_root(RelayFile *file, const char *directory) {
+    for (int tries = 0; tries < RELAY_FILE_TRIES; tries++) {
+        file->made_root = mkdir(directory, 0700) == 0;
+        if (!file->made_root && errno != EEXIST)
+            return NULL;
+        char *real = realpath(directory, NULL);
+        if (real || errno != ENOENT)
+            return real;
+    }
+    return NULL;
+}
+
 static int open_root(RelayFile *file, const char *directory) {
-    if (mkdir(directory, 0700) < 0 && errno != EEXIST)
-        return err_errno(ERR_UNREACHABLE, errno, "making the relay directory '%s'", directory);
-    char *real = realpath(directory, NULL);
+    char *real = make_root(file, directory);
     if (!real)
         return err_errno(ERR_UNREACHABLE, errno, "the relay directory '%s'", directory);
     size_t length = strlen(real);
@@ -506,16 +525,21 @@ static int open_root(RelayFile *file, const char *directory) {
         return err_set(ERR_ARGUMENT, "the path of the relay directory '%.60s...' is too long",
                        directory);
     struct stat about;
-    if (stat(file->root, &about) < 0 || access(file->root, R_OK | W_OK | X_OK) < 0)
+    if (stat(file->root, &about) < 0)
         return err_errno(ERR_UNREACHABLE, errno, "the relay directory '%s'", file->root);
     if (!S_ISDIR(about.st_mode))
         return err_set(ERR_UNREACHABLE, "the relay '%s' is not a directory", file->root);
+    if (strcmp(file->root, "/") == 0)
+        return err_set(ERR_ARGUMENT, "the relay may not be '/': give it a directory of its own");
+    if (access(file->root, R_OK | W_OK | X_OK) < 0)
+        return err_errno(ERR_UNREACHABLE, errno, "the relay directory '%s'", file->root);
     return 0;
 }
 
 int relay_file_open(const char *directory, Relay **out_relay) {
     static const RelayOps ops = {.name = "file",
                                  .close = file_close,
+                                 .tidy = file_tidy,
                                  .put = file_put,
                                  .get = file_get,
                                  .size = file_size,

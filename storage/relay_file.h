@@ -20,6 +20,7 @@ enum { RELAY_FILE_TRIES = 1000 };
 typedef struct RelayFile {
     Relay base;
     char root[PATH_MAX];
+    bool made_root;  /* by this handle */
     bool unnamed;    /* the file system can write files that have no name yet (O_TMPFILE) */
     uint64_t random; /* with n_temporaries: names of temporary files */
     uint64_t n_temporaries;

@@ -81,6 +81,11 @@ void data_close(Data *data) {
     memset(data, 0, sizeof *data);
 }
 
+int data_check(const Data *data, bool eval) {
+    const Dataset *dataset = eval ? data->eval : data->train;
+    return dataset != NULL ? dataset_check_files(dataset) : 0;
+}
+
 MicroPlace data_place(const Order *order, int64_t step, int32_t micro, bool eval) {
     MicroPlace place = {.step = step, .micro = micro, .eval = eval};
     if (eval) {

@@ -30,6 +30,9 @@ typedef struct Data {
 
 int data_open(Data *data, const Order *order, const Stage *stage);
 void data_close(Data *data);
+/* Is all that was read what was there when the job began? Called before anything is made of it that
+ * lasts: an update, a figure of an evaluation. */
+int data_check(const Data *data, bool eval);
 /* Where micro-batch `micro` of a step lies. */
 MicroPlace data_place(const Order *order, int64_t step, int32_t micro, bool eval);
 /* Fill `out` with the rows' inputs (plain, in the model's dtype) or targets. */

@@ -2,8 +2,11 @@
  *
  *     funcpipe-worker --order FILE|-   run the Stage order; the last line on stdout is the result
  *     funcpipe-worker --profile        order on stdin; prints the layers' times as JSON
- *     funcpipe-worker --isa            print the CPU instruction set the device would use
+ *     funcpipe-worker --isa [NAME]     print the CPU instruction set used where NAME (auto) is
+ * asked for
  *     --parent-pid N                   end when process N ends
+ *
+ * What fails prints its result, with code and words, in place of all that.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -13,6 +16,7 @@
 #include <unistd.h>
 
 #include "core/log.h"
+#include "core/process.h"
 #include "core/text.h"
 #include "gpu/device.h"
 #include "worker/run.h"
@@ -56,6 +60,14 @@ static void main_print_result(const WorkerResult *result) {
         fflush(stdout);
     }
     buf_done(&text);
+}
+
+/* The note of this thread as the result; the exit status. */
+static int main_failed(int rc) {
+    WorkerResult result = {.code = rc};
+    snprintf(result.text, sizeof result.text, "%s", err_text());
+    main_print_result(&result);
+    return 1;
 }
 
 static int main_order(const char *path) {
@@ -128,19 +140,16 @@ static int main_profile(void) {
     if (rc >= 0) {
         rc = main_print_profile(&order, times, isa);
     }
-    if (rc < 0) {
-        LOG_E("worker", "profile: %s", err_text());
-    }
     free(times);
     order_done(&order);
-    return rc < 0 ? 1 : 0;
+    return rc < 0 ? main_failed(rc) : 0;
 }
 
-static int main_isa(void) {
+static int main_isa(const char *asked) {
     char isa[32];
-    if (main_find_isa("cpu", "auto", isa, sizeof isa) < 0) {
-        LOG_E("worker", "%s", err_text());
-        return 1;
+    int rc = main_find_isa("cpu", asked, isa, sizeof isa);
+    if (rc < 0) {
+        return main_failed(rc);
     }
     printf("%s\n", isa);
     return 0;
@@ -157,13 +166,15 @@ static int main_follow_parent(const char *text) {
 }
 
 static int main_usage(void) {
-    fprintf(stderr, "usage: funcpipe-worker (--order FILE|- | --profile | --isa | --version) "
-                    "[--parent-pid N]\nWorkers are started by funcpipe; see funcpipe --help.\n");
+    fprintf(stderr,
+            "usage: funcpipe-worker (--order FILE|- | --profile | --isa [NAME] | --version) "
+            "[--parent-pid N]\nWorkers are started by funcpipe; see funcpipe --help.\n");
     return 2;
 }
 
 int main(int argc, char **argv) {
-    const char *order = NULL, *mode = NULL;
+    const char *order = NULL, *mode = NULL, *isa = "auto";
+    process_begin();
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--order") == 0 && i + 1 < argc) {
             order = argv[++i];
@@ -175,6 +186,9 @@ int main(int argc, char **argv) {
         } else if (strcmp(argv[i], "--profile") == 0 || strcmp(argv[i], "--isa") == 0 ||
                    strcmp(argv[i], "--version") == 0) {
             mode = argv[i];
+            if (strcmp(mode, "--isa") == 0 && i + 1 < argc && argv[i + 1][0] != '-') {
+                isa = argv[++i];
+            }
         } else {
             return main_usage();
         }
@@ -189,5 +203,5 @@ int main(int argc, char **argv) {
         printf("funcpipe-worker %s\n", FUNCPIPE_VERSION);
         return 0;
     }
-    return strcmp(mode, "--isa") == 0 ? main_isa() : main_profile();
+    return strcmp(mode, "--isa") == 0 ? main_isa(isa) : main_profile();
 }

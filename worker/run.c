@@ -93,6 +93,7 @@ static int run_begin_step(Worker *worker, int64_t step) {
 
 static int run_reduce(Worker *worker, int64_t step, int64_t *bytes) {
     Stream *stream = worker->streams[QUEUE_COMPUTE];
+    TRY(data_check(&worker->data, false));
     TRY(layers_end_step(worker->layers, stream));
     TRY(params_finish(&worker->params, worker->layers, stream));
     const int32_t wish = atomic_exchange(&worker->pulse.decision, 0);
@@ -365,6 +366,7 @@ static int run_evaluate(Worker *worker, int64_t step) {
     int rc = vm_run(worker->eval_vm, 0, n_batches);
     worker->evaluating = false;
     TRY(rc);
+    TRY(data_check(&worker->data, true));
     if (worker->stage.has_loss) {
         TRY(reduce_publish_eval(worker->reduce, step, layers_loss(worker->layers)));
     }

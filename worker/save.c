@@ -9,6 +9,7 @@
 
 #include "core/clock.h"
 #include "core/report.h"
+#include "storage/manifest.h"
 #include "storage/safetensors.h"
 
 enum { SAVE_TRIES = 4, SAVE_BACKOFF_MS = 100 };
@@ -38,13 +39,6 @@ struct Save {
     ErrNote note; /* of the last write; code 0 when fine */
 };
 
-static const char *save_suffix(const Params *params, int moment) {
-    if (params->order->update.kind == UPDATE_SGD) {
-        return "momentum";
-    }
-    return moment == 0 ? "exp_avg" : "exp_avg_sq";
-}
-
 static void save_add(Save *save, const ParamState *state, const float *from, const char *suffix) {
     if (from == NULL) {
         return;
@@ -53,12 +47,13 @@ static void save_add(Save *save, const ParamState *state, const float *from, con
     tensor->state = state;
     tensor->from = from;
     tensor->update = suffix != NULL;
-    snprintf(tensor->name, sizeof tensor->name, "%s%s%s", state->meta->name,
-             suffix != NULL ? "." : "", suffix != NULL ? suffix : "");
+    snprintf(tensor->name, sizeof tensor->name, "%s%s", state->meta->name,
+             suffix != NULL ? suffix : "");
 }
 
 static int save_list(Save *save) {
     const Params *params = save->params;
+    const UpdateKind update = save->order->update.kind;
     save->tensors = calloc((size_t)params->n_states * 3 + 1, sizeof *save->tensors);
     if (save->tensors == NULL) {
         return err_set(ERR_MEMORY, "the list of tensors to save does not fit into memory");
@@ -68,8 +63,8 @@ static int save_list(Save *save) {
         const ParamState *state = &params->states[i];
         if (state->owner) {
             save_add(save, state, state->w, NULL);
-            save_add(save, state, state->m, save_suffix(params, 0));
-            save_add(save, state, state->v, save_suffix(params, 1));
+            save_add(save, state, state->m, manifest_state_suffix(update, 0));
+            save_add(save, state, state->v, manifest_state_suffix(update, 1));
         }
     }
     for (int32_t i = 0; i < save->n_tensors; i++) {
@@ -90,11 +85,6 @@ static int save_list(Save *save) {
     return 0;
 }
 
-static void save_file_name(const Save *save, bool update, char *out, size_t out_bytes) {
-    snprintf(out, out_bytes, "%s-%05d-of-%05d.safetensors", update ? "update" : "model",
-             save->stage->index + 1, save->stage->n_stages);
-}
-
 static int save_make_directory(const char *path) {
     if (mkdir(path, 0755) != 0 && errno != EEXIST) {
         return err_errno(errno == ENOSPC ? ERR_FULL : ERR_IO, errno, "directory '%s'", path);
@@ -103,9 +93,9 @@ static int save_make_directory(const char *path) {
 }
 
 static int save_write_file(Save *save, bool update, SavedFile *out_file) {
-    char path[ORDER_PATH_BYTES + SAVED_NAME_BYTES + 32], step[24], updates[24], skipped[24];
+    char path[ORDER_PATH_BYTES + MANIFEST_NAME_BYTES + 32], step[24], updates[24], skipped[24];
     SafetensorsWritten written = {0};
-    save_file_name(save, update, out_file->name, sizeof out_file->name);
+    manifest_file_name(update, save->stage->index, save->stage->n_stages, out_file->name);
     int used =
         snprintf(path, sizeof path, "%s/%lld", save->order->store_path, (long long)save->step);
     TRY(save_make_directory(path));

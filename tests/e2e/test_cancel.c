@@ -2,7 +2,9 @@
 #include <criterion/criterion.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "coordinator/checkpoint.h"
@@ -163,6 +165,100 @@ Test(cancel, early, .init = e2e_enter, .fini = e2e_leave) {
         cr_assert_eq(status, 130, "after %d ms: %d: %s", i * 15, status, e2e_read(run.err));
         e2e_check_clean(&run);
     }
+}
+
+/* ---- before the workers run ---- */
+
+/* Start a command that opens a file of that name, and stop it there for a while. */
+static E2e start_reading(const char *name, const char *const *args) {
+    char rule[160];
+    snprintf(rule, sizeof rule, "funcpipe open %s 1 0 10000", name);
+    e2e_break_files(rule, true);
+    E2e run = e2e_start(args);
+    for (int64_t begin = now_ms(); !e2e_file_broke(0); e2e_sleep_ms(2))
+        cr_assert(e2e_is_running(&run) && now_ms() - begin < 5000, "%s", e2e_read(run.err));
+    return run;
+}
+
+static void check_interrupted(E2e *run, int number) {
+    int64_t begin = now_ms();
+    kill(run->pid, number);
+    int status = e2e_wait(run);
+    cr_assert_eq(status, number == SIGINT ? 130 : 6, "%d: %s", status, e2e_read(run->err));
+    cr_assert_lt(now_ms() - begin, 2000);
+    cr_assert(strstr(e2e_read(run->err), "funcpipe: cancelled before it ran\n"), "%s",
+              e2e_read(run->err));
+    e2e_check_clean(run);
+}
+
+Test(cancel, while_it_reads, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    const char *const *commands[] = {E2E_ARGS("train", job, "--out", "out", "--json"),
+                                     E2E_ARGS("plan", job), E2E_ARGS("eval", "/tmp", "--job", job),
+                                     E2E_ARGS("model", "inspect", job)};
+    for (int i = 0; i < 8; i++) {
+        E2e run = start_reading("mlp.json", commands[i % 4]);
+        check_interrupted(&run, i < 4 ? SIGINT : SIGTERM);
+        cr_assert_eq(access("out", F_OK), -1, "outputs were made");
+        if (i == 0)
+            cr_assert_str_eq(e2e_text(e2e_lines(run.out)->child, "code"), "ERR_CANCELLED");
+    }
+    E2e run = start_reading("mlp.json", commands[1]); /* what takes long is told */
+    int64_t begin = now_ms();
+    while (!strstr(e2e_read(run.err), "reading the job and its data ...\n")) {
+        cr_assert_lt(now_ms() - begin, 5000);
+        e2e_sleep_ms(50);
+    }
+    check_interrupted(&run, SIGINT);
+}
+
+/* The outputs that it is to go on in are as they were. */
+Test(cancel, while_it_checks_a_checkpoint, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    e2e_train_fully(job, "out", E2E_ARGS("--set", "steps=10"));
+    E2e run = start_reading("checkpoints/10/manifest.json",
+                            E2E_ARGS("train", job, "--out", "out", "--resume", "latest"));
+    cr_assert_eq(access("out/.funcpipe-lock", F_OK), 0);
+    check_interrupted(&run, SIGTERM);
+    cr_assert_eq(access("out/.funcpipe-lock", F_OK), -1);
+    e2e_check_rows("out", 10);
+}
+
+/* The outputs are being made: what is there is taken away again. */
+Test(cancel, while_it_begins, .init = e2e_enter, .fini = e2e_leave) {
+    static const int numbers[] = {SIGINT, SIGTERM};
+    const char *job = e2e_job("mlp", e2e_mlp);
+    e2e_train_fully(job, "out", E2E_ARGS("--set", "steps=10"));
+    for (int i = 0; i < 4; i++) {
+        char rule[80];
+        snprintf(rule, sizeof rule, "funcpipe open metrics.%s 1 0 1000", i < 2 ? "csv" : "jsonl");
+        e2e_break_files(rule, true);
+        E2e run = i % 2 ? e2e_start(E2E_ARGS("eval", "out")) : e2e_train(job, "new", NULL);
+        cr_assert(e2e_await_path(&run, "broke.0"));
+        kill(run.pid, numbers[i % 2]);
+        cr_assert_eq(e2e_wait(&run), i % 2 ? 6 : 130, "%d: %s", run.status, e2e_read(run.err));
+        cr_assert_eq(access("new/.funcpipe-lock", F_OK), -1);
+        e2e_check_clean(&run);
+        e2e_mend_files();
+        if (i == 0)
+            cr_assert_eq(system("rm -r new"), 0); /* NOLINT(cert-env33-c) */
+    }
+}
+
+/* The worker that is asked about itself takes its time. */
+Test(cancel, while_it_plans, .init = e2e_enter, .fini = e2e_leave) {
+    static const char script[] = "#!/bin/sh\ntouch began\nsleep 1\n"
+                                 "exec " FUNCPIPE_BINARY_DIR "/funcpipe-worker \"$@\"\n";
+    const char *job = e2e_job("mlp", e2e_mlp);
+    e2e_write("slow.sh", script);
+    cr_assert_eq(chmod("slow.sh", 0700), 0);
+    setenv("FUNCPIPE_WORKER", e2e_path("slow.sh"), 1);
+    E2e run = e2e_start(E2E_ARGS("plan", job));
+    cr_assert(e2e_await_path(&run, "began"));
+    kill(run.pid, SIGINT);
+    cr_assert_eq(e2e_wait(&run), 130, "%d: %s", run.status, e2e_read(run.err));
+    for (int64_t begin = now_ms(); e2e_processes_of(run.pid) > 0; e2e_sleep_ms(10))
+        cr_assert_lt(now_ms() - begin, 5000 * e2e_slowness());
 }
 
 /* The terminal sends Ctrl-C to the whole foreground group; the workers are not in it. */

@@ -265,3 +265,23 @@ Test(checkpoint_faults, killed_while_saving, .init = e2e_enter, .fini = e2e_leav
         check_checkpoints(out);
     }
 }
+
+/* ---- damaged afterwards ---- */
+
+/* The checkpoint from which a successor is to begin has lost a bit: nobody trains on from it. */
+Test(checkpoint_faults, a_successor_takes_no_damaged_checkpoint, .init = e2e_enter,
+     .fini = e2e_leave) {
+    e2e_wrap_worker("if grep -q '\"attempt\":[2-9]' \"$ORDER\"; then\n"
+                    "f=$(sed 's/.*\"resume_path\":\"\\([^\"]*\\)\".*/\\1/' "
+                    "\"$ORDER\")/model-00002-of-00003.safetensors\n"
+                    "printf '\\377' | dd of=\"$f\" bs=1 seek=$(($(stat -c %s \"$f\") - 1)) "
+                    "conv=notrunc 2>/dev/null\n"
+                    "fi");
+    E2e run = e2e_train(job(), "damaged", E2E_ARGS("--set", "steps=100000"));
+    cr_assert(e2e_await_event(&run, "damaged", "saved", 2), "%s", e2e_read(run.err));
+    kill(e2e_worker("damaged", 1, 0), SIGKILL);
+    cr_assert_eq(e2e_wait(&run), 1);
+    const char *text = e2e_read(run.err);
+    cr_assert(strstr(text, "'model-00002-of-00003.safetensors' has XXH3 "), "%s", text);
+    e2e_check_clean(&run);
+}

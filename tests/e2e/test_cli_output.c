@@ -3,10 +3,12 @@
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/err.h"
@@ -87,6 +89,22 @@ Test(cli_output, in_place_on_a_terminal, .init = e2e_enter, .fini = e2e_leave) {
     free(text);
 }
 
+/* All of the events have a row in the manual. */
+static void check_documented(const cJSON *lines) {
+    char words[64];
+    const char *manual = e2e_read(FUNCPIPE_SOURCE_DIR "/docs/outputs.md");
+    const cJSON *line = NULL;
+    cJSON_ArrayForEach(line, lines) {
+        snprintf(words, sizeof words, "`%s`", e2e_text(line, "event"));
+        cr_assert(strstr(manual, words), "%s", words);
+        const cJSON *item = NULL;
+        cJSON_ArrayForEach(item, line) {
+            snprintf(words, sizeof words, "`%s`", item->string);
+            cr_assert(strstr(manual, words), "%s of %s", words, e2e_text(line, "event"));
+        }
+    }
+}
+
 Test(cli_output, json_lines, .init = e2e_enter, .fini = e2e_leave) {
     E2e run = e2e_train(e2e_job("mlp", e2e_mlp), "out", E2E_ARGS("--json", "--set", "steps=400"));
     cr_assert(e2e_await_rows(&run, "out", 50));
@@ -97,8 +115,18 @@ Test(cli_output, json_lines, .init = e2e_enter, .fini = e2e_leave) {
     const cJSON *line = NULL;
     int n_progress = 0;
     int n_died = 0;
+    check_documented(lines);
+    check_documented(e2e_lines("out/events.jsonl"));
     cJSON_ArrayForEach(line, lines) {
         cr_assert_str_neq(e2e_text(line, "event"), "");
+        if (strcmp(e2e_text(line, "event"), "evaluated") == 0) {
+            const cJSON *event = e2e_event("out", "evaluated", -1, -1, 0);
+            bool last_one = e2e_number(line, "step") == e2e_number(event, "step");
+            cr_assert(!last_one || e2e_number(line, "loss") == e2e_number(event, "loss"));
+            cr_assert(e2e_number(line, "accuracy") >= 0 && e2e_text(line, "text")[0]);
+        }
+        if (strcmp(e2e_text(line, "event"), "worker_died") == 0)
+            cr_assert_eq(e2e_number(line, "stage"), 2);
         n_progress += strcmp(e2e_text(line, "event"), "progress") == 0;
         n_died += strcmp(e2e_text(line, "event"), "worker_died") == 0;
     }
@@ -113,6 +141,71 @@ Test(cli_output, json_lines, .init = e2e_enter, .fini = e2e_leave) {
     cr_assert_eq(e2e_number(last, "restarts"), 1);
 }
 
+/* The last line says how it ended, whatever that was. */
+Test(cli_output, json_of_a_failure, .init = e2e_enter, .fini = e2e_leave) {
+    E2e run = e2e_train(e2e_job("mlp", e2e_mlp), "out",
+                        E2E_ARGS("--json", "--set", "update.lr=1e9", "--set",
+                                 "update.on_nonfinite=stop", "--set", "update.schedule=null"));
+    cr_assert_eq(e2e_wait(&run), 5);
+    const cJSON *lines = e2e_lines(run.out);
+    const cJSON *last = cJSON_GetArrayItem(lines, cJSON_GetArraySize(lines) - 1);
+    check_documented(lines);
+    cr_assert_str_eq(e2e_text(last, "event"), "finished");
+    cr_assert_str_eq(e2e_text(last, "state"), "failed");
+    cr_assert_eq(e2e_number(last, "exit_code"), 5);
+    cr_assert_str_eq(e2e_text(last, "code"), "ERR_DIVERGED");
+    cr_assert(strstr(e2e_text(last, "text"), "are not both finite"));
+    cr_assert_str_eq(e2e_text(last->prev, "event"), "error");
+    cr_assert_str_eq(e2e_text(e2e_event("out", "finished", -1, -1, 0), "text"),
+                     e2e_text(last, "text"));
+    run = e2e_train("mlp.json", "out", E2E_ARGS("--json")); /* refused */
+    cr_assert_eq(e2e_wait(&run), 2);
+    lines = e2e_lines(run.out);
+    cr_assert_eq(cJSON_GetArraySize(lines), 2);
+    cr_assert_eq(e2e_number(cJSON_GetArrayItem(lines, 1), "exit_code"), 2);
+}
+
+/* A shell runs "funcpipe ARGS"; the exit code. */
+static int shell(const char *format, ...) {
+    char line[1024];
+    va_list args;
+    setenv("FUNCPIPE", FUNCPIPE_BINARY_DIR "/funcpipe", 1);
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    int status = system(line); /* NOLINT(cert-env33-c) */
+    cr_assert(WIFEXITED(status), "%s: %d", line, status);
+    return WEXITSTATUS(status);
+}
+
+/* A job is worth more than its lines. */
+Test(cli_output, stdout_that_cannot_be_written, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    cr_assert_eq(shell("$FUNCPIPE train %s --set steps=60 --json --out a >/dev/full 2>err", job),
+                 1);
+    const char *err = e2e_read("err");
+    cr_assert_eq(strncmp(err,
+                         "funcpipe: warning: progress on stdout is lost, the job goes on: No "
+                         "space",
+                         68),
+                 0, "%s", err);
+    cr_assert_null(strstr(strchr(err, '\n') + 1, "\n"), "%s", err);
+    e2e_check_rows("a", 60);
+    cr_assert_eq(shell("$FUNCPIPE train %s --set steps=60 --out b >/dev/full 2>err", job), 0);
+    cr_assert(strstr(e2e_read("err"), "\nfuncpipe: writing to stdout: No space"));
+    e2e_check_rows("b", 60);
+    cr_assert_eq(
+        shell("{ $FUNCPIPE train %s --set steps=400 --json --out c 2>err; echo $? >code; } "
+              "| head -n 1 >line",
+              job),
+        0);
+    cr_assert_str_eq(e2e_read("code"), "0\n");
+    cr_assert_str_eq(e2e_read("err"), "");
+    e2e_check_rows("c", 400);
+    cr_assert_eq(shell("{ $FUNCPIPE plan %s 2>err; echo $? >code; } | true", job), 0);
+    cr_assert_str_eq(e2e_read("err"), "");
+}
+
 /* Errors are JSON too, beside the words for people. */
 Test(cli_output, json_errors, .init = e2e_enter, .fini = e2e_leave) {
     const char *job = e2e_job("mlp", e2e_mlp);
@@ -124,8 +217,17 @@ Test(cli_output, json_errors, .init = e2e_enter, .fini = e2e_leave) {
                               "plan.replicas=null", "--set", "plan.stages=9"),
                      4);
     cr_assert_str_eq(e2e_text(error, "code"), "ERR_INFEASIBLE");
+    error = run_json(E2E_ARGS("trian", job, "--json"), 2);
+    cr_assert(strstr(e2e_text(error, "text"), "did you mean 'train'?"));
     error = run_json(E2E_ARGS("diff", "none", "neither", "--json"), 2);
     cr_assert_str_eq(e2e_text(error, "code"), "ERR_NOT_FOUND");
+}
+
+Test(cli_output, one_of_a_kind, .init = e2e_enter, .fini = e2e_leave) {
+    E2e run = e2e_train(e2e_job("mlp", e2e_mlp), "out", E2E_ARGS("--set", "steps=1"));
+    cr_assert_eq(e2e_wait(&run), 0);
+    cr_assert(strstr(e2e_read(run.out), "done after 1 step, loss "), "%s", e2e_read(run.out));
+    cr_assert(strstr(e2e_read(run.err), "evaluation after 1 step: "), "%s", e2e_read(run.err));
 }
 
 /* ---- traces ---- */
@@ -235,6 +337,8 @@ Test(cli_output, diff, .init = e2e_enter, .fini = e2e_leave) {
     cr_assert_eq(cJSON_GetArraySize(member(diff, "tensors")), 12);
     run_text(E2E_ARGS("diff", a), 2);
     run_text(E2E_ARGS("diff", a, "a/checkpoints/none"), 2);
+    cr_assert_eq(truncate(e2e_path("a/checkpoints/20/model-00001-of-00003.safetensors"), 100), 0);
+    cr_assert(strstr(run_text(E2E_ARGS("diff", a, b), 2), "model-00001-of-00003.safetensors"));
 }
 
 Test(cli_output, version_and_help, .init = e2e_enter, .fini = e2e_leave) {
@@ -292,7 +396,15 @@ Test(cli_output, eval_mlp, .init = e2e_enter, .fini = e2e_leave) {
     run_text(E2E_ARGS("eval", "one", "--job", "none.json"), 2);
     cr_assert(strstr(
         run_text(E2E_ARGS("eval", "one", "--set", "data.eval=null", "--set", "evaluate=null"), 2),
-        "no evaluation data"));
+        "no evaluation data; give some"));
+    const char *note =
+        run_text(E2E_ARGS("eval", "one/checkpoints/80", "--set", "data.eval=null"), 2);
+    cr_assert(strstr(note, "one/job.json") && !strstr(note, ".."), "%s", note);
+    cr_assert(strstr(note, "evaluate=null"), "%s", note);
+    note = run_text(E2E_ARGS("train", e2e_job("mlp", e2e_mlp), "--resume", "one/checkpoints/80",
+                             "--out", "shorter", "--set", "steps=20"),
+                    2);
+    cr_assert(strstr(note, "stands at step 80, beyond the job's end (20)"), "%s", note);
 }
 
 Test(cli_output, eval_cnn, .init = e2e_enter, .fini = e2e_leave) {
@@ -344,7 +456,7 @@ Test(cli_output, from_another_folder, .init = e2e_enter, .fini = e2e_leave) {
         e2e_run(&run, E2E_ARGS("train", "../jobs/mlp.json", SHORT, "--set", "relay=file://store")),
         0, "%s", e2e_read(run.err));
     cr_assert(there("funcpipe-out/mlp/job.json"));
-    cr_assert(there("../jobs/store"));
+    cr_assert(strstr(e2e_read("funcpipe-out/mlp/job.json"), "/jobs/store\""));
     run_text(E2E_ARGS("eval", "funcpipe-out/mlp"), 0);
     cr_assert_eq(chdir("/"), 0);
     run_text(E2E_ARGS("eval", e2e_path("here/funcpipe-out/mlp/checkpoints/80")), 0);
@@ -359,9 +471,12 @@ Test(cli_output, overwrite, .init = e2e_enter, .fini = e2e_leave) {
     cr_assert_eq(e2e_wait(&run), 2);
     cr_assert_str_eq(e2e_read("out/metrics.csv"), before);
     e2e_write("out/notes.txt", "mine");
+    run = e2e_train(job, "out", E2E_ARGS("--set", "steps=10", "--overwrite"));
+    cr_assert_eq(e2e_wait(&run), 2, "something of somebody's own is in there");
+    cr_assert_str_eq(e2e_read("out/metrics.csv"), before);
+    cr_assert_eq(remove("out/notes.txt"), 0);
     e2e_train_fully(job, "out", E2E_ARGS("--set", "steps=10", "--overwrite"));
     e2e_check_rows("out", 10);
-    cr_assert_str_eq(e2e_read("out/notes.txt"), "mine");
     cr_assert_eq(access("out/checkpoints/20", F_OK), -1);
     cr_assert_eq(mkdir("mine", 0755), 0);
     e2e_write("mine/notes.txt", "mine");

@@ -197,6 +197,30 @@ Test(conductor, tries_again_to_fence) {
     cr_expect_eq(fault.n, 0);
 }
 
+/* A full relay, for a second or so. */
+Test(conductor, waits_for_room_for_a_fence) {
+    fault.end = "/+f.1.0.2";
+    fault.n = 8;
+    ConductResult result = run("1.0.1:7:kill");
+    check_done(&result);
+    cr_expect_eq(result.n_restarts, 1);
+    cr_expect_eq(fault.n, 0);
+    cr_expect_eq(count(read_out("events.jsonl"), "\"event\":\"worker_died\""), 1);
+}
+
+Test(conductor, gives_up_on_a_fence_after_seconds) {
+    fault.end = "/+f.1.0.2";
+    fault.n = 1000;
+    ConductResult result = run("1.0.1:7:kill");
+    cr_expect_eq(result.state, JOB_FAILED);
+    cr_expect_eq(result.failure.code, ERR_IO);
+    cr_expect(strstr(result.failure.text, "/c/f.1.0.2' in file:///"), "%s", result.failure.text);
+    cr_expect_lt(fault.n, 950);
+    cr_expect_eq(count(read_out("events.jsonl"), "\"event\":\"worker_started\",\"stage\":1,"
+                                                 "\"replica\":0"),
+                 1, "nobody starts unfenced");
+}
+
 Test(conductor, does_not_try_for_ever) {
     fault.end = "/+claim.1";
     fault.n = 4;
@@ -283,7 +307,7 @@ Test(conductor, says_which_save_never_came) {
 
 Test(conductor, says_when_there_is_no_worker_program) {
     ConductResult result;
-    JobConfig config = load(&(ConfigSet){"plan.isa", "fake"}, 1);
+    JobConfig config = load(&(ConfigSet){"plan.isa", "avx2"}, 1);
     ConductOptions options = options_of(NULL);
     options.worker_path = "/no/such/worker";
     cr_expect_eq(conduct(&config, &options, &result), ERR_NOT_FOUND);
@@ -453,9 +477,9 @@ Test(conductor, leftovers_of_others_are_never_read) {
 Test(conductor, a_relay_of_its_own_goes_away) {
     static const ConfigSet set = {"relay", "auto"};
     char prefix[64];
-    char dead[] = "/dev/shm/funcpipe-2147483000-XXXXXX"; /* no process has this number */
+    char dead[] = "/dev/shm/funcpipe-run-2147483000-XXXXXX"; /* nobody holds it */
     cr_assert_not_null(mkdtemp(dead));
-    snprintf(prefix, sizeof prefix, "funcpipe-%d-", (int)getpid());
+    snprintf(prefix, sizeof prefix, "funcpipe-run-%d-", (int)getpid());
     JobConfig config = load(&set, 1);
     ConductOptions options = options_of(NULL);
     ConductResult result;
@@ -500,7 +524,7 @@ Test(conductor, saves_by_time) {
                                      {"data.eval", "null"},
                                      {"evaluate", "null"}};
     fault.end = "/@control";
-    fault.n = 2;
+    fault.n = 6;
     ConductResult result = run_sets("*.*.*:*:slow=40", sets, 4, NULL);
     cr_expect_eq(fault.n, 0, "the wish to save is written again");
     cr_assert_eq(result.state, JOB_DONE, "%s", result.failure.text);

@@ -142,7 +142,7 @@ Test(kill_process, loading, .init = e2e_enter, .fini = e2e_leave) {
                                     2},
                                    {"a successor's first sign of life",
                                     WORKER "link /t57/+a.0-1.3 1 1 kill;" WORKER
-                                           "open /50/update-00001-of-00003 1 1 killed",
+                                           "open /update-00001-of-00003 1 1 killed" LATE_STEP_57,
                                     2}};
     check_phases(phases, N_OF(phases), 70);
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "coordinator/checkpoint.h"
@@ -124,6 +125,23 @@ Test(resume, in_place, .init = e2e_enter, .fini = e2e_leave) {
     e2e_check_equal("unbroken", "resumed", STEPS);
 }
 
+/* At the end nothing is left to do: in the job's folder it is done, elsewhere it would leave
+ * nothing. */
+Test(resume, done_elsewhere, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    e2e_train_fully(job, "ended", E2E_ARGS("--set", "steps=20"));
+    e2e_train_fully(job, "ended", E2E_ARGS("--set", "steps=20", "--resume", "latest"));
+    e2e_train_fully(job, "ended",
+                    E2E_ARGS("--set", "steps=20", "--resume", e2e_checkpoint("ended", 20)));
+    E2e run = e2e_train(job, "new",
+                        E2E_ARGS("--set", "steps=20", "--resume", e2e_checkpoint("ended", 20)));
+    cr_assert_eq(e2e_wait(&run), 2, "%s", e2e_read(run.err));
+    cr_assert(strstr(e2e_read(run.err), "nothing is left to do"), "%s", e2e_read(run.err));
+    cr_assert_lt(access("new", F_OK), 0, "nothing was made");
+    e2e_train_fully(job, "new",
+                    E2E_ARGS("--set", "steps=30", "--resume", e2e_checkpoint("ended", 20)));
+}
+
 /* More steps than at first: without a schedule of the rate the same as all at once. */
 Test(resume, longer, .init = e2e_enter, .fini = e2e_leave) {
     const char *job = e2e_job("mlp", e2e_mlp);
@@ -168,6 +186,53 @@ Test(resume, refusals, .init = e2e_enter, .fini = e2e_leave) {
     expect_refusal(job, E2E_ARGS("--set", "steps=80"), "is not empty");
 }
 
+/* A folder with files of one's own under the names that outputs have. */
+Test(resume, a_project_is_no_outputs, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("job", e2e_mlp);
+    cr_assert(mkdir("checkpoints", 0777) == 0 && mkdir("logs", 0777) == 0);
+    e2e_write("checkpoints/resnet50.pt", "precious");
+    e2e_write("logs/notes.txt", "precious");
+    e2e_train_fully(job, "other", E2E_ARGS("--set", "steps=20"));
+    static const char *const more[][3] = {
+        {NULL}, {"--overwrite"}, {"--resume", "other"}, {"--resume", "latest"}};
+    for (int i = 0; i < 4; i++) {
+        E2e run = e2e_train(job, ".", more[i]);
+        cr_assert_eq(e2e_wait(&run), 2, "%s", e2e_read(run.err));
+        cr_assert_str_eq(e2e_read(job), e2e_mlp);
+        cr_assert_str_eq(e2e_read("checkpoints/resnet50.pt"), "precious");
+        cr_assert_str_eq(e2e_read("logs/notes.txt"), "precious");
+    }
+    E2e run = e2e_train("other/job.json", "other", E2E_ARGS("--resume", "latest"));
+    cr_assert_eq(e2e_wait(&run), 2);
+    cr_assert(strstr(e2e_read(run.err), "other/job.json' lies where"), "%s", e2e_read(run.err));
+}
+
+/* Its tensors fit, so it is taken; that it is another model is told, on stderr and in the events.
+ */
+Test(resume, another_model_that_fits, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("cnn", e2e_cnn);
+    E2e run;
+    e2e_train_fully(job, "out", E2E_ARGS("--set", "steps=10"));
+    run = e2e_train(job, "out", E2E_ARGS("--set", "steps=20", "--resume", "latest"));
+    cr_assert_eq(e2e_wait(&run), 0);
+    cr_assert_null(strstr(e2e_read(run.err), "another model"), "%s", e2e_read(run.err));
+    cr_assert_eq(e2e_count("out", "warning"), 0);
+    run = e2e_train(
+        job, "out",
+        E2E_ARGS("--set", "steps=30", "--resume", "latest", "--set", "model.options.dropout=0.2"));
+    cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
+    cr_assert(strstr(e2e_read(run.err), "20' was made with another model"), "%s",
+              e2e_read(run.err));
+    cr_assert_eq(e2e_count("out", "warning"), 1);
+    int status = e2e_run(&run, E2E_ARGS("eval", "out", "--json", "--job", job, "--set",
+                                        "model.options.dropout=0.3"));
+    cr_assert_eq(status, 0);
+    cr_assert(strstr(e2e_read(run.err), "30' was made with another model"), "%s",
+              e2e_read(run.err));
+    cr_assert_eq(e2e_run(&run, E2E_ARGS("eval", "out")), 0);
+    cr_assert_null(strstr(e2e_read(run.err), "another model"), "%s", e2e_read(run.err));
+}
+
 /* Momentum cannot begin anew behind steps that had none; the other way round it is left out. */
 Test(resume, momentum_of_none, .init = e2e_enter, .fini = e2e_leave) {
     const char *job = e2e_job("mlp", e2e_mlp);
@@ -178,6 +243,50 @@ Test(resume, momentum_of_none, .init = e2e_enter, .fini = e2e_leave) {
     e2e_train_fully(
         job, "with",
         E2E_ARGS("--set", "steps=40", "--set", "update.momentum=0", "--resume", "latest"));
+}
+
+/* Another run's checkpoint goes on in a folder of its own, or in place of what is there. */
+Test(resume, from_another_run, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    train_unbroken(job, "other");
+    train_unbroken(job, "unbroken");
+    expect_refusal(job, E2E_ARGS("--resume", e2e_checkpoint("other", 80)),
+                   "holds the outputs of another run");
+    expect_refusal(
+        job,
+        E2E_ARGS("--resume", e2e_checkpoint("unbroken", 60), "--set", "steps=80", "--overwrite"),
+        "would remove checkpoint");
+    e2e_train_fully(job, "unbroken",
+                    E2E_ARGS("--set", "steps=80", "--set", "plan.replicas=null", "--resume",
+                             e2e_checkpoint("other", 60), "--overwrite"));
+    cr_assert_eq(e2e_rows("unbroken"), 20);
+    e2e_check_equal("other", "unbroken", 80);
+}
+
+/* A folder that a run writes into is nobody else's, whatever is asked for; the next one needs not
+ * wait for a killed one. */
+Test(resume, one_run_at_a_time, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    static const char *const more[][5] = {{NULL}, {"--overwrite"}, {"--resume", "latest"}};
+    char words[80];
+    E2e first = e2e_train(job, "out", E2E_ARGS("--set", "steps=100000"));
+    cr_assert(e2e_await_event(&first, "out", "saved", 1), "%s", e2e_read(first.err));
+    snprintf(words, sizeof words, "another run (process %d) is writing its outputs into 'out'",
+             (int)first.pid);
+    for (int i = 0; i < N_OF(more); i++) {
+        E2e second = e2e_train(job, "out", more[i]);
+        int status = e2e_wait(&second);
+        cr_assert_eq(status, 2, "%d: %s", status, e2e_read(second.err));
+        cr_assert(strstr(e2e_read(second.err), words), "%s", e2e_read(second.err));
+        e2e_check_clean(&second);
+    }
+    int64_t rows = e2e_rows("out");
+    cr_assert(e2e_await_rows(&first, "out", rows + 10), "it goes on");
+    kill(first.pid, SIGKILL);
+    e2e_wait(&first);
+    e2e_train_fully(job, "out", E2E_ARGS("--set", "steps=200", "--overwrite"));
+    cr_assert_eq(access("out/.funcpipe-lock", F_OK), -1);
+    e2e_check_rows("out", 200);
 }
 
 /* The model has lost a layer: the checkpoint's tensors of it are too many. */

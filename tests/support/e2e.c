@@ -151,11 +151,21 @@ static void open_onto(int fd, const char *path, int flags) {
     close(from);
 }
 
+static char shell_lines[1024];
+
+void e2e_shell(const char *lines) {
+    int n = snprintf(shell_lines, sizeof shell_lines, "%s\nexec \"$0\" \"$@\"", lines ? lines : "");
+    cr_assert(n > 0 && (size_t)n < sizeof shell_lines);
+    if (!lines)
+        shell_lines[0] = '\0';
+}
+
 /* In the child: become funcpipe. It ends with the test. */
 static void become_funcpipe(const E2e *run, const char *const *args) {
     static const char binary[] = FUNCPIPE_BINARY_DIR "/funcpipe";
-    const char *all[64] = {binary};
-    int n = 1;
+    const char *all[64] = {"sh", "-c", shell_lines, binary};
+    int first = shell_lines[0] ? 0 : 3;
+    int n = 4;
     for (; *args != NULL && n < 63; args++)
         all[n++] = *args;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -166,7 +176,7 @@ static void become_funcpipe(const E2e *run, const char *const *args) {
         open_onto(STDOUT_FILENO, run->out, O_WRONLY | O_CREAT | O_TRUNC);
         open_onto(STDERR_FILENO, run->err, O_WRONLY | O_CREAT | O_TRUNC);
     }
-    execv(binary, (char *const *)all);
+    execv(first == 0 ? "/bin/sh" : binary, (char *const *)(all + first));
     _exit(127);
 }
 
@@ -354,7 +364,7 @@ static int count_named(const char *place, const char *prefix) {
 
 int e2e_scratch_folders(pid_t pid) {
     char prefix[40];
-    snprintf(prefix, sizeof prefix, "funcpipe-%d-", (int)pid);
+    snprintf(prefix, sizeof prefix, "funcpipe-run-%d-", (int)pid);
     return count_named("/dev/shm", prefix) + count_named("/tmp", prefix);
 }
 

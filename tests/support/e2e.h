@@ -71,6 +71,8 @@ bool e2e_file_broke(int rule); /* a rule that is done once has been done */
 /* Later runs start a shell script instead of the worker: when it is to run an order, `lines` are
  * done first, with the order's text in the file $ORDER; then it becomes the worker. */
 void e2e_wrap_worker(const char *lines);
+/* Later runs are started by a shell that does `lines` first ("ulimit -n 8"); NULL: by none. */
+void e2e_shell(const char *lines);
 bool e2e_is_running(E2e *run);
 void e2e_sleep_ms(int64_t ms);
 

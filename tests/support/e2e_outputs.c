@@ -197,7 +197,7 @@ static void check_no_difference(const char *a, const char *b) {
 }
 
 /* The update files that both have. */
-static void check_updates(const char *a, const char *b, const CheckpointManifest *manifest) {
+static void check_updates(const char *a, const char *b, const Manifest *manifest) {
     char path_a[2 * E2E_PATH_BYTES];
     char path_b[2 * E2E_PATH_BYTES];
     for (int32_t i = 0; i < manifest->n_files; i++) {
@@ -210,15 +210,15 @@ static void check_updates(const char *a, const char *b, const CheckpointManifest
 }
 
 void e2e_check_equal(const char *out_a, const char *out_b, int64_t step) {
-    CheckpointManifest manifest;
+    Manifest manifest;
     const char *a = e2e_checkpoint(out_a, step);
     const char *b = e2e_checkpoint(out_b, step);
     cr_assert(checkpoint_verify(a) >= 0, "%s", err_text());
     cr_assert(checkpoint_verify(b) >= 0, "%s", err_text());
     check_no_difference(a, b);
-    cr_assert(checkpoint_read(a, &manifest) >= 0, "%s", err_text());
+    cr_assert(manifest_read(a, &manifest) >= 0, "%s", err_text());
     check_updates(a, b, &manifest);
-    checkpoint_done(&manifest);
+    manifest_done(&manifest);
 }
 
 static bool same_member(const cJSON *a, const cJSON *b, const char *key) {

@@ -192,7 +192,7 @@ int kill_all_workers_at_once(char *why, size_t why_bytes) {
     TRY(rig_init(&rig, "tiny_gpt", 4, why, why_bytes));
     TRY(rig_run(&rig, why, why_bytes));
     uint64_t state = 3;
-    for (int i = 0; i < (sim_long() ? 500 : 20); i++) {
+    for (int i = 0; i < sim_times(20); i++) {
         SimKill kills[SIM_MAX_WORKERS];
         for (int32_t w = 0; w < rig.n_workers; w++) {
             const uint32_t n = (uint32_t)rig.workers[w].n_train;
@@ -211,7 +211,7 @@ int kill_several_workers_at_once(char *why, size_t why_bytes) {
     TRY(rig_init(&rig, "cnn", 3, why, why_bytes));
     rig.job.order.plan.replicas[1] = 2;
     TRY(rig_run(&rig, why, why_bytes));
-    for (int i = 0; i < (sim_long() ? 500 : 24); i++) {
+    for (int i = 0; i < sim_times(24); i++) {
         const int32_t a = i % rig.n_workers, b = (a + 1 + i / rig.n_workers % 3) % rig.n_workers;
         const uint32_t n_a = (uint32_t)rig.workers[a].n_train,
                        n_b = (uint32_t)rig.workers[b].n_train;
@@ -255,7 +255,7 @@ int kill_storm(char *why, size_t why_bytes) {
     rig.job.order.plan.replicas[1] = 2;
     rig.job.hoist = 2;
     TRY(rig_run(&rig, why, why_bytes));
-    for (int i = 0; i < (sim_long() ? 500 : 15); i++) {
+    for (int i = 0; i < sim_times(15); i++) {
         SimKill kills[MAX_KILLS];
         for (int32_t k = 0; k < MAX_KILLS; k++) {
             kills[k] = draw_kill(&rig, 1 + k / 8, &state);
@@ -377,7 +377,7 @@ int kill_leader_that_decided_to_stop(char *why, size_t why_bytes) {
     uint64_t state = 31;
     int32_t n_stopped = 0;
     TRY(rig_init_control(&rig, why, why_bytes));
-    for (int i = 0; i < (sim_long() ? 500 : 32); i++) {
+    for (int i = 0; i < sim_times(32) || (n_stopped == 0 && i < 32); i++) {
         SimKill kills[3];
         SimResult result;
         control_kills(&rig, i, &state, kills);
@@ -404,7 +404,7 @@ int kill_leader_that_decided_to_save(char *why, size_t why_bytes) {
     int32_t n_saved = 0;
     TRY(rig_init_control(&rig, why, why_bytes));
     rig.job.order.save_every = 0;
-    for (int i = 0; i < (sim_long() ? 500 : 16); i++) {
+    for (int i = 0; i < sim_times(16) || (n_saved == 0 && i < 16); i++) {
         SimKill kills[3];
         SimResult result;
         control_kills(&rig, i, &state, kills);

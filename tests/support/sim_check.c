@@ -35,11 +35,18 @@ const char *sim_describe(const SimJob *job, char *out, size_t out_bytes) {
 }
 
 int32_t sim_stride(void) {
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__)
     return sim_long() ? 1 : 5;
+#elif defined(__SANITIZE_ADDRESS__)
+    return sim_long() ? 1 : 2;
 #else
     return 1;
 #endif
+}
+
+int32_t sim_times(int32_t n) {
+    int32_t times = n / sim_stride();
+    return sim_long() ? 500 : times < 4 ? 4 : times;
 }
 
 /* Put "the job: words" into why, and be done with the result. */

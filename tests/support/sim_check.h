@@ -9,8 +9,11 @@ enum { SIM_DESCRIBE_BYTES = 256 };
 
 /* The environment asks for the long form (FUNCPIPE_LONG=1): everything instead of a sample. */
 bool sim_long(void);
-/* Of many cases every how many-th is to be taken: 1, more where all is slow (ThreadSanitizer). */
+/* Of many cases every how many-th is to be taken: 1, more where all is slow (sanitizers). */
 int32_t sim_stride(void);
+/* How often something random is done: 500 times in the long form, else n times, or fewer (at least
+ * 4) in a slow build. */
+int32_t sim_times(int32_t n);
 
 /* "tiny_gpt S=3 R=1,2,1 M=4 of 2 (batch 8, 24 samples) 1f1b warmup 0 hoist 1 recompute 010". */
 const char *sim_describe(const SimJob *job, char *out, size_t out_bytes);

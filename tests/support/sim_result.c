@@ -27,11 +27,11 @@ static int sim_read_file(const Model *model, const Safetensors *file, SimResult 
 }
 
 int sim_read_checkpoint(const Model *model, const char *directory, SimResult *out_result) {
-    CheckpointManifest manifest = {0};
+    Manifest manifest = {0};
     out_result->n_params = model->n_params;
     out_result->params = calloc((size_t)model->n_params + 1, sizeof *out_result->params);
     out_result->sizes = calloc((size_t)model->n_params + 1, sizeof *out_result->sizes);
-    TRY(checkpoint_read(directory, &manifest));
+    TRY(manifest_read(directory, &manifest));
     int rc = 0;
     for (int32_t i = 0; rc >= 0 && i < manifest.n_files; i++) {
         char path[1024];
@@ -46,7 +46,7 @@ int sim_read_checkpoint(const Model *model, const char *directory, SimResult *ou
         }
         safetensors_close(file);
     }
-    checkpoint_done(&manifest);
+    manifest_done(&manifest);
     return rc;
 }
 

@@ -11,6 +11,7 @@
 #include "coordinator/checkpoint.h"
 #include "core/err.h"
 #include "core/hash.h"
+#include "core/process.h"
 #include "tests/support/temp_folder.h"
 
 /* fc1 (5,4), bn (5) with statistics, fc2 (3,5): 8 parameters, 6 of them weights. */
@@ -157,18 +158,18 @@ Test(checkpoint, commit_then_check_under_every_cut, .init = temp_enter, .fini = 
             cr_assert_eq(checkpoint_check(directory, &model, (int)run.update), 0, "%s", err_text());
             cr_assert_eq(checkpoint_check(directory, &model, CHECKPOINT_ANY_UPDATE), 0);
             cr_assert_eq(checkpoint_verify(directory), 0, "%s", err_text());
-            CheckpointManifest manifest;
-            cr_assert_eq(checkpoint_read(directory, &manifest), 0, "%s", err_text());
+            Manifest manifest;
+            cr_assert_eq(manifest_read(directory, &manifest), 0, "%s", err_text());
             cr_assert_str_eq(manifest.job, "a-job");
             cr_assert_eq(manifest.step, run.step);
             cr_assert_eq(manifest.update, run.update);
             cr_assert_eq(manifest.n_files, n_stages * 2);
             cr_assert_eq(manifest.n_tensors, kind == 0 ? 14 : kind == 1 ? 20 : 8);
             cr_assert_eq(manifest.model_hash, model_hash(&model));
-            checkpoint_done(&manifest);
+            manifest_done(&manifest);
         }
     }
-    checkpoint_done(NULL);
+    manifest_done(NULL);
     model_done(&model);
 }
 
@@ -256,8 +257,8 @@ Test(checkpoint, commit_refuses_what_no_worker_wrote, .init = temp_enter, .fini 
     Run run = {.n_stages = 2, .step = 3};
     const char *directory = write_run(&run, &model);
     cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, NULL), 0);
-    CheckpointManifest manifest;
-    cr_assert_eq(checkpoint_read(directory, &manifest), 0);
+    Manifest manifest;
+    cr_assert_eq(manifest_read(directory, &manifest), 0);
     Saved said[2] = {0};
     for (int i = 0; i < 4; i++) {
         SavedFile *file = &said[i % 2].files[said[i % 2].n_files++];
@@ -265,7 +266,7 @@ Test(checkpoint, commit_refuses_what_no_worker_wrote, .init = temp_enter, .fini 
         file->bytes = manifest.files[i].bytes;
         file->xxh3 = manifest.files[i].xxh3;
     }
-    checkpoint_done(&manifest);
+    manifest_done(&manifest);
     cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, said), 0, "%s",
                  err_text());
     char path[512];
@@ -288,6 +289,7 @@ Test(checkpoint, a_full_disk_leaves_it_partial, .init = temp_enter, .fini = temp
     Run run = {.n_stages = 2, .step = 3};
     const char *directory = write_run(&run, &model);
     struct rlimit before;
+    process_begin();
     getrlimit(RLIMIT_FSIZE, &before);
     struct rlimit limit = {.rlim_cur = 100, .rlim_max = before.rlim_max};
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
@@ -389,9 +391,9 @@ Test(checkpoint, hostile_manifests, .init = temp_enter, .fini = temp_leave) {
     };
     cr_assert_eq(mkdir(temp_path("1"), 0755), 0);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        CheckpointManifest manifest;
+        Manifest manifest;
         temp_write("1/manifest.json", texts[i][0], strlen(texts[i][0]));
-        cr_expect_lt(checkpoint_read(temp_path("1"), &manifest), 0, "%s", texts[i][0]);
+        cr_expect_lt(manifest_read(temp_path("1"), &manifest), 0, "%s", texts[i][0]);
         cr_expect(strstr(err_text(), texts[i][1]) && strstr(err_text(), temp_folder), "%s: %s",
                   texts[i][0], err_text());
     }
@@ -409,6 +411,15 @@ static void expect_latest(int64_t want) {
     snprintf(name, sizeof name, "%lld", (long long)want);
     if (want >= 0)
         cr_assert_str_eq(directory, temp_path(name));
+}
+
+Test(checkpoint, the_only_one_is_not_sound, .init = temp_enter, .fini = temp_leave) {
+    Model model = make_model();
+    cr_assert_eq(commit(&(Run){.n_stages = 1, .step = 11}, &model), 0);
+    cr_assert_eq(truncate(temp_path("11/manifest.json"), 40), 0);
+    expect_latest(-1);
+    cr_expect(strstr(err_text(), "the only checkpoint in "), "%s", err_text());
+    model_done(&model);
 }
 
 Test(checkpoint, latest_passes_over_what_is_not_sound, .init = temp_enter, .fini = temp_leave) {

@@ -9,6 +9,7 @@
 
 TestSuite(cli, .init = temp_enter, .fini = temp_leave);
 
+static const char *stdout_path; /* NULL: a file of the test */
 static char printed[1 << 16], complained[1 << 16];
 
 static void read_all(const char *name, char *text, size_t bytes) {
@@ -31,7 +32,7 @@ static int run(const char *first, ...) {
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
-        if (!freopen(temp_path("stdout"), "wb", stdout) ||
+        if (!freopen(stdout_path ? stdout_path : temp_path("stdout"), "wb", stdout) ||
             !freopen(temp_path("stderr"), "wb", stderr))
             _exit(99);
         int code = cli_main(argc, argv);
@@ -56,6 +57,14 @@ static const char *job_path(void) {
     static char path[256]; /* temp_path's do not last */
     snprintf(path, sizeof path, "%s", temp_write("job.json", job, sizeof job - 1));
     return path;
+}
+
+/* A worker that knows every instruction set. */
+static void name_worker(void) {
+    static const char text[] = "#!/bin/sh\necho \"$2\"\n";
+    const char *path = temp_write("worker", text, sizeof text - 1);
+    cr_assert_eq(chmod(path, 0755), 0);
+    setenv("FUNCPIPE_WORKER", path, 1);
 }
 
 #define SAYS(text, words) cr_expect(strstr(text, words), "'%s' does not say '%s'", text, words)
@@ -119,7 +128,8 @@ Test(cli, model_inspect) {
     const char *path = job_path();
     cr_expect_eq(run("model", "inspect", path, NULL), 0, "%s", complained);
     SAYS(printed, "fc1");
-    SAYS(printed, "4 layers, 195 parameters");
+    SAYS(printed, "4 layers, 195 parameters, 0 in buffers");
+    SAYS(printed, "        256\n"); /* 2 * 8 * 16 FLOP: no column mixes 256 and 2.56e+02 */
     cr_expect_eq(run("model", "inspect", path, "--json", "--set", "model.options.classes=5", NULL),
                  0);
     cJSON *root = NULL;
@@ -127,15 +137,38 @@ Test(cli, model_inspect) {
     cr_expect_eq(cJSON_GetArraySize(cJSON_GetObjectItem(root, "layers")), 4);
     cr_expect_float_eq(cJSON_GetObjectItem(root, "parameters")->valuedouble, 229, 0);
     cJSON_Delete(root);
+    cr_expect_eq(run("model", "inspect", path, "--set", "batchs=3", NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "unknown key 'batchs' (did you mean 'batch'?)");
+    cr_expect_eq(run("model", "inspect", path, "--set", "batch=-3", NULL), EXIT_CODE_USAGE);
+    SAYS(complained, "$.batch");
+    cr_expect_eq(run("model", "inspect", path, "--set",
+                     "data.train={\"kind\": \"idx\", \"inputs\": \"none\", \"targets\": \"none\"}",
+                     NULL),
+                 0, "the data files need not be there: %s", complained);
     cr_expect_eq(run("model", "inspcet", path, NULL), EXIT_CODE_USAGE);
     SAYS(complained, "inspect");
     cr_expect_eq(run("model", "inspect", "/no/such.json", NULL), EXIT_CODE_USAGE);
     SAYS(complained, "/no/such.json");
 }
 
+/* As PyTorch counts them: running statistics are no parameters. */
+Test(cli, statistics_are_buffers) {
+    static const char set[] =
+        "model={\"zoo\": \"cnn\", \"options\": {\"channels\": [4], \"blocks\": 1}}";
+    const char *path = job_path();
+    cr_expect_eq(run("model", "inspect", path, "--set", set, NULL), 0, "%s", complained);
+    SAYS(printed, "398 parameters, 24 in buffers (running statistics)");
+    cr_expect_eq(run("model", "inspect", path, "--set", set, "--json", NULL), 0);
+    SAYS(printed, "\"parameters\":398,\"buffers\":24,");
+    SAYS(printed, "\"kind\":\"batchnorm\",\"shape\":[4,28,28],\"parameters\":8,\"buffers\":8");
+    name_worker();
+    cr_expect_eq(run("plan", path, "--set", set, "--set", "plan.isa=avx2", NULL), 0);
+    SAYS(printed, "398 parameters, 24 in buffers, 1 replica");
+}
+
 Test(cli, plan) {
     const char *path = job_path();
-    setenv("FUNCPIPE_WORKER", "/bin/false", 1);
+    name_worker();
     cr_expect_eq(run("plan", path, "--set", "plan.isa=avx2", NULL), 0, "%s", complained);
     SAYS(printed, "0.0: F0 B0 R U");
     SAYS(printed, "cpu (avx2)");
@@ -143,8 +176,11 @@ Test(cli, plan) {
     cr_expect_null(strstr(printed, "F0"));
     cr_expect_eq(run("plan", path, "--json", "--set", "plan.isa=avx2", NULL), 0);
     SAYS(printed, "\"workers\":[{\"stage\":0");
+    SAYS(printed, "\"stages\":[{\"stage\":0,\"layers\":[\"fc1\",\"relu1\",\"fc2\",\"loss\"],");
+    SAYS(printed, "\"parameters\":195,\"buffers\":0,\"replicas\":1,\"edges\":[]}]");
     cr_expect_eq(run("plan", path, "--set", "plan.stages=9", NULL), EXIT_CODE_INFEASIBLE);
     SAYS(complained, "--set plan.stages=9");
+    setenv("FUNCPIPE_WORKER", "/bin/false", 1);
     cr_expect_eq(run("plan", path, "--set", "plan.isa=auto", NULL), EXIT_CODE_FAILED);
     SAYS(complained, "/bin/false --isa failed");
     cr_expect_eq(run("plan", path, "--set", "batch=0", "--json", NULL), EXIT_CODE_USAGE);
@@ -155,6 +191,22 @@ Test(cli, plan) {
     unsetenv("FUNCPIPE_WORKER");
     cr_expect_eq(run("train", path, NULL), EXIT_CODE_USAGE);
     SAYS(complained, "funcpipe-worker");
+}
+
+Test(cli, what_cannot_be_printed_is_a_failure) {
+    const char *path = job_path();
+    name_worker();
+    stdout_path = "/dev/full";
+    static const char *const json[] = {NULL, "--json"};
+    for (int i = 0; i < 2; i++) {
+        cr_expect_eq(run("plan", path, "--set", "plan.isa=avx2", json[i], NULL), EXIT_CODE_FAILED);
+        cr_expect_str_eq(complained, "funcpipe: writing to stdout: No space left on device\n");
+        cr_expect_eq(run("model", "inspect", path, json[i], NULL), EXIT_CODE_FAILED);
+        cr_expect_str_eq(complained, "funcpipe: writing to stdout: No space left on device\n");
+        cr_expect_eq(run("version", json[i], NULL), EXIT_CODE_FAILED);
+        cr_expect_eq(run(i ? "--help" : "help", NULL), EXIT_CODE_FAILED);
+    }
+    stdout_path = NULL;
 }
 
 Test(cli, eval_and_diff_of_nothing) {

@@ -123,16 +123,39 @@ Test(config, refuses_wrong_types_and_units) {
     refuse("batch", "\"32\"", ERR_FORMAT, "$.batch: expected a whole number, found a string");
     refuse("batch", "1.5", ERR_FORMAT, "$.batch");
     refuse("batch", "0", ERR_ARGUMENT, "$.batch");
-    refuse("timeouts.wait", "5", ERR_FORMAT, "$.timeouts.wait: expected a string");
+    refuse("timeouts.wait", "5", ERR_FORMAT,
+           "$.timeouts.wait: expected a duration with its unit, such as \"5s\", found a number");
+    refuse("limits.relay", "5", ERR_FORMAT,
+           "$.limits.relay: expected a size with its unit, such as \"512MiB\", found a number");
     refuse("timeouts.wait", "5 minutes", ERR_FORMAT, "not a duration");
     refuse("timeouts.wait", "1ms", ERR_ARGUMENT, "less than 100ms");
+    static const char *const durations[] = {"timeouts.wait",  "timeouts.heartbeat",
+                                            "timeouts.start", "timeouts.silence",
+                                            "timeouts.stop",  "save.every"};
+    for (size_t i = 0; i < sizeof durations / sizeof durations[0]; i++) {
+        char words[80];
+        snprintf(words, sizeof words, "$.%s: '12726d' is more than 12725d", durations[i]);
+        refuse(durations[i], "12726d", ERR_ARGUMENT, words);
+        JobConfig config = accept(durations[i], "12725d");
+        config_done(&config);
+    }
+    refuse("limits.relay", "9000TiB", ERR_FORMAT, "$.limits.relay: '9000TiB' is too large");
     refuse("limits.relay", "1gb", ERR_FORMAT, "not a size");
     refuse("save.every", "10", ERR_FORMAT, "$.save.every");
     refuse("shuffle", "1", ERR_FORMAT, "true or false");
     refuse("plan", "3", ERR_FORMAT, "$.plan: expected an object");
     refuse("plan.recompute", "1", ERR_FORMAT, "$.plan.recompute");
-    refuse("plan.replicas", "2", ERR_FORMAT, "$.plan.replicas");
+    refuse("plan.replicas", "true", ERR_FORMAT, "$.plan.replicas: expected a number, an array");
+    refuse("plan.replicas", "0", ERR_ARGUMENT, "$.plan.replicas: expected a whole number from 1");
     refuse("relay", "/dev/shm/x", ERR_ARGUMENT, "$.relay");
+    refuse("relay", "mem://", ERR_ARGUMENT,
+           "$.relay: the relay scheme 'mem://' is unknown (known: ");
+    refuse("relay", "ftp://me:secret@x", ERR_ARGUMENT,
+           ": --set relay: $.relay: the relay scheme 'ftp://' is unknown");
+    refuse("plan.isa", "neon", ERR_ARGUMENT, "$.plan.isa");
+    refuse("plan.isa", "avx3", ERR_ARGUMENT, "avx2");
+    refuse("relay", "file:///", ERR_ARGUMENT, "$.relay: 'file:///' is the root");
+    refuse("relay", "file:////.//..", ERR_ARGUMENT, "$.relay: 'file:////.//..' is the root");
     refuse("name", "../x", ERR_ARGUMENT, "$.name");
     refuse("name", "", ERR_ARGUMENT, "$.name");
     refuse("version", "2", ERR_UNSUPPORTED, "$.version");
@@ -141,18 +164,38 @@ Test(config, refuses_wrong_types_and_units) {
 Test(config, refuses_what_does_not_fit_together) {
     refuse("steps", "3", ERR_ARGUMENT, "exactly one of the keys 'steps' and 'epochs'");
     refuse("epochs", "null", ERR_ARGUMENT, "exactly one of the keys 'steps' and 'epochs'");
-    refuse("batch", "200", ERR_ARGUMENT, "only 100 samples");
+    refuse("batch", "200", ERR_ARGUMENT, "there are only 100 samples");
+    refuse("data.train.samples", "1", ERR_ARGUMENT, "there is only 1 sample");
     refuse("micro_batch", "33", ERR_ARGUMENT, "$.micro_batch");
     refuse("evaluate", "{\"every_steps\": 1, \"every_epochs\": 1}", ERR_ARGUMENT, "at most one");
     refuse("evaluate.samples", "51", ERR_ARGUMENT, "50 samples");
+    static const ConfigSet far[] = {{"data.train.samples", "1099511627776"},
+                                    {"evaluate.every_epochs", "1048576"}};
+    JobConfig config;
+    cr_assert_eq(parse_sets(far, 2, &config), ERR_LIMIT);
+    cr_assert(strstr(err_text(), "$.evaluate.every_epochs: 1048576 epochs are"), "%s", err_text());
     refuse("plan.stages", "7", ERR_INFEASIBLE, "has only 6 layers");
-    refuse("plan.replicas", "[2, 2]", ERR_ARGUMENT, "there are 1 stages");
+    refuse("plan.replicas", "[2, 2]", ERR_ARGUMENT,
+           "2 entries, but there is 1 stage; one value alone");
     refuse("plan.replicas", "{\"1\": 2}", ERR_FORMAT, "$.plan.replicas: the stage");
+    refuse("plan.replicas", "{\"00\": 2}", ERR_FORMAT,
+           "$.plan.replicas: the stage '00' must be written '0'");
+    refuse("plan.replicas", "{\"+0\": 2}", ERR_FORMAT, "$.plan.replicas: the stage");
+    refuse("plan.replicas", "{\"-0\": 2}", ERR_FORMAT, "$.plan.replicas: the stage");
     refuse("plan.replicas", "{\"0\": 65}", ERR_INFEASIBLE, "the plan needs 65 workers");
-    refuse("plan.cut", "[3, 2]", ERR_ARGUMENT, "not behind the one before");
+    refuse("plan.recompute", "[true, false]", ERR_ARGUMENT, "2 entries, but there is 1 stage");
+    refuse("plan", "{\"stages\": 2, \"replicas\": [1]}", ERR_ARGUMENT, "1 entry, but there are 2");
+    refuse("plan.cut", "[3, 2]", ERR_ARGUMENT, "not beyond the end of the stage before it (3)");
+    refuse("plan.cut", "[1, 1]", ERR_ARGUMENT, "end after 1 layer, which");
     refuse("plan.cut", "[0]", ERR_ARGUMENT, "$.plan.cut[0]");
     refuse("plan.cut", "[7]", ERR_ARGUMENT, "from 1 to 6");
-    refuse("model", "{}", ERR_FORMAT, "'zoo', 'file' and 'layers'");
+    refuse("model", "{}", ERR_FORMAT, "exactly one of the keys 'zoo', 'file' and 'layers'");
+    refuse("model.file", "m.json", ERR_FORMAT, "$.model: expected exactly one of the keys 'zoo'");
+    refuse("model.layers", "[]", ERR_FORMAT, "$.model: expected exactly one of the keys 'zoo'");
+    refuse("save.every", "0s", ERR_ARGUMENT, "$.save.every: saves cannot come every 0ms");
+    refuse("data.train",
+           "{\"kind\": \"idx\", \"inputs\": \"a\", \"targets\": \"b\", \"mean\": [1]}",
+           ERR_ARGUMENT, "mean has 1 entry and std 0");
 }
 
 Test(config, checks_data_against_the_model) {
@@ -161,8 +204,57 @@ Test(config, checks_data_against_the_model) {
     refuse("data.train.tokens", "true", ERR_ARGUMENT, "$.data.train");
     refuse("data.eval", "{\"kind\": \"idx\", \"inputs\": \"none.idx\", \"targets\": \"t.idx\"}",
            ERR_NOT_FOUND, "/data/");
+    refuse("data.eval",
+           "{\"kind\": \"idx\", \"inputs\": \"/usr/share/datasets/fashion-mnist/none.gz\", "
+           "\"targets\": \"t\"}",
+           ERR_NOT_FOUND, "apt-get install dataset-fashion-mnist");
     JobConfig config = accept("data.train.classes", "2");
     cr_expect_eq(config.order.train.classes, 2);
+    config_done(&config);
+}
+
+static const char ignoring[] =
+    "{\"name\": \"m\", \"input\": {\"dtype\": \"F32\", \"shape\": [8]},"
+    " \"target\": {\"dtype\": \"I32\", \"shape\": []}, \"layers\": ["
+    "{\"name\": \"fc\", \"kind\": \"linear\", \"features\": 3},"
+    "{\"name\": \"end\", \"kind\": \"cross_entropy\", \"ignore_index\": -100}]}";
+
+/* Which targets do not count is the loss's to say. */
+Test(config, what_is_ignored_is_the_same_everywhere) {
+    refuse("data.train.ignore_index", "-1", ERR_ARGUMENT,
+           "$.data.train.ignore_index: -1, but that of the model's loss (layer 'loss', "
+           "$.model.layers[5].ignore_index) is none");
+    const ConfigSet sets[] = {{"model", ignoring}, {"data.eval.ignore_index", "-1"}};
+    JobConfig config;
+    cr_assert_eq(parse_sets(sets, 2, &config), ERR_ARGUMENT);
+    cr_assert(strstr(err_text(),
+                     "$.data.eval.ignore_index: -1, but that of the model's loss (layer "
+                     "'end', $.model.layers[1].ignore_index) is -100"),
+              "%s", err_text());
+    cr_assert_eq(parse_sets(sets, 1, &config), 0, "%s", err_text());
+    cr_expect(config.order.train.has_ignore && config.order.train.ignore_index == -100);
+    config_done(&config);
+    const ConfigSet same[] = {{"model", ignoring}, {"data.eval.ignore_index", "-100"}};
+    cr_assert_eq(parse_sets(same, 2, &config), 0, "%s", err_text());
+    config_done(&config);
+}
+
+Test(config, the_platform_is_this_machine) {
+    JobConfig config = accept("platform.workers", "2");
+    cr_expect_eq(config.max_workers, 2);
+    config_done(&config);
+}
+
+/* Orders are JSON: they could not name such a file. */
+Test(config, folders_are_utf8_where_paths_are_relative) {
+    JobConfig config;
+    const ConfigSet sets[] = {{"relay", "file://r"}};
+    cr_assert_eq(config_parse("job.json", base, strlen(base), "/\xFF", sets, 1, 0, &config),
+                 ERR_ARGUMENT);
+    cr_assert(
+        strstr(err_text(), "the folder '/\\xff', which 'r' is relative to, is not valid UTF-8"),
+        "%s", err_text());
+    cr_assert_eq(config_parse("job.json", base, strlen(base), "/\xFF", NULL, 0, 0, &config), 0);
     config_done(&config);
 }
 
@@ -171,6 +263,7 @@ Test(config, evaluation_needs_data) {
     JobConfig config;
     cr_assert_eq(parse_sets(sets, 2, &config), ERR_ARGUMENT);
     cr_assert(strstr(err_text(), "$.evaluate: needs evaluation data"));
+    cr_assert(strstr(err_text(), "evaluate=null"), "%s", err_text());
 }
 
 Test(config, refuses_text_that_is_no_job) {
@@ -224,6 +317,56 @@ Test(config, resolved_files_read_back) {
     round_trip(NULL, 0);
     round_trip(sets, sizeof sets / sizeof sets[0]);
     round_trip(sets, 2);
+}
+
+/* A resolved job can be cut otherwise: what all stages agree on is no array. */
+Test(config, resolved_files_can_be_cut_anew) {
+    static const ConfigSet sets[] = {
+        {"plan.cut", "[\"relu1\", 3]"}, {"plan.replicas", "2"}, {"plan.recompute", "true"}};
+    static const ConfigSet anew[] = {{"plan.stages", "2"}, {"plan.cut", "auto"}};
+    JobConfig config;
+    JobConfig again;
+    Buf text;
+    buf_init(&text, 0);
+    cr_assert_eq(parse_sets(sets, 3, &config), 0, "%s", err_text());
+    cr_expect_eq(config_workers(&config.plan), 6);
+    cJSON *root = config_to_json(&config);
+    cr_assert_eq(json_format(root, false, &text), 0);
+    cJSON_Delete(root);
+    cr_assert_eq(config_parse("again", text.data, text.bytes, "/", anew, 2, 0, &again), 0, "%s",
+                 err_text());
+    cr_expect_eq(again.plan.n_stages, 2);
+    cr_expect(again.plan.replicas[1] == 2 && again.plan.recompute[0] && again.plan.recompute[1]);
+    config_done(&again);
+    cr_assert_eq(config_parse("again", text.data, text.bytes, "/", anew, 1, 0, &again),
+                 ERR_ARGUMENT);
+    cr_expect(strstr(err_text(), "plan.cut=auto cuts anew"), "%s", err_text());
+    buf_done(&text);
+    config_done(&config);
+}
+
+/* Written as people write it. */
+Test(config, resolved_files_are_readable) {
+    static const ConfigSet sets[] = {
+        {"limits.relay", "2048MiB"}, {"timeouts.silence", "1500ms"}, {"save.every", "600s"}};
+    JobConfig config;
+    Buf text;
+    buf_init(&text, 0);
+    cr_assert_eq(parse_sets(sets, 3, &config), 0, "%s", err_text());
+    config.order.train.kind = DATA_IDX;
+    config.order.train.n_channels = 1;
+    config.order.train.mean[0] = 0.286F;
+    config.order.train.std[0] = 0.353F;
+    cJSON *root = config_to_json(&config);
+    cr_assert_eq(json_format(root, false, &text), 0);
+    cJSON_Delete(root);
+    static const char *const parts[] = {
+        "\"relay\":\"2GiB\"", "\"wait\":\"5m\"",  "\"heartbeat\":\"1s\"", "\"silence\":\"1500ms\"",
+        "\"every\":\"10m\"",  "\"mean\":[0.286]", "\"std\":[0.353]"};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        cr_expect(strstr(text.data, parts[i]), "%s is not in %s", parts[i], text.data);
+    buf_done(&text);
+    config_done(&config);
 }
 
 Test(config, model_files_are_relative_to_the_job) {

@@ -2,6 +2,7 @@
  * example that uses all its keys (or several that do together): the parser must know them all, and
  * must refuse others; and what the parser writes must be in the schema. */
 #include <criterion/criterion.h>
+#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -61,7 +62,7 @@ static void known(const char *path, const cJSON *value) {
     cr_assert_eq(json_format(value, false, &text), 0);
     const char *note = parse_with(path, text.data);
     cr_expect_null(strstr(note, "unknown key"), "%s = %s: %s", path, text.data, note);
-    cr_expect_null(strstr(note, "expected one of the keys 'zoo'"), "%s: %s", path, note);
+    cr_expect_null(strstr(note, "exactly one of the keys 'zoo'"), "%s: %s", path, note);
     buf_done(&text);
 }
 
@@ -139,6 +140,97 @@ Test(config_schema, models_agree) {
     }
 }
 
+/* Data under which a layer of each kind, by its schema's first example, makes a model. */
+static const struct {
+    const char *kind, *input, *target;
+} layer_cases[] = {
+    {"linear", "F32 [8]", "[]"},
+    {"conv2d", "F32 [1,4,4]", "[1,4]"},
+    {"batchnorm", "F32 [8]", "[]"},
+    {"layernorm", "F32 [8]", "[]"},
+    {"relu", "F32 [8]", "[]"},
+    {"gelu", "F32 [8]", "[]"},
+    {"add", "F32 [8]", "[]"},
+    {"dropout", "F32 [8]", "[]"},
+    {"maxpool2d", "F32 [1,4,4]", "[1,4]"},
+    {"global_avgpool2d", "F32 [2,4,4]", "[]"},
+    {"flatten", "F32 [2,4]", "[]"},
+    {"embedding", "I32 [4]", "[4]"},
+    {"position", "F32 [4,6]", "[4]"},
+    {"attention", "F32 [4,6]", "[4]"},
+    {"cross_entropy", "F32 [8]", "[]"},
+    {"delay", "F32 [8]", "[]"},
+};
+
+static int parse_layer(int i, const cJSON *layer, Model *out_model) {
+    char text[2048];
+    Buf json;
+    cJSON *root = NULL;
+    buf_init(&json, 0);
+    cr_assert_eq(json_format(layer, false, &json), 0);
+    bool loss = strcmp(layer_cases[i].kind, "cross_entropy") == 0;
+    snprintf(text, sizeof text,
+             "{\"name\":\"m\",\"input\":{\"dtype\":\"%.3s\",\"shape\":%s},\"target\":{\"dtype\":"
+             "\"I32\",\"shape\":%s},\"layers\":[%s%s]}",
+             layer_cases[i].input, layer_cases[i].input + 4, layer_cases[i].target, json.data,
+             loss ? "" : ",{\"name\":\"loss\",\"kind\":\"cross_entropy\"}");
+    buf_done(&json);
+    cr_assert_eq(json_parse("model", text, strlen(text), 1 << 20, &root), 0, "%s", err_text());
+    int rc = model_parse(root, "$", out_model);
+    cJSON_Delete(root);
+    return rc;
+}
+
+/* What the program fills in for what is left out is what the schema says. */
+static void same_defaults(const cJSON *given, const cJSON *properties, const Model *model) {
+    cJSON *root = model_to_json(model);
+    const cJSON *written = cJSON_GetObjectItem(root, "layers")->child;
+    const cJSON *property = NULL;
+    const char *kind = cJSON_GetObjectItem(given, "kind")->valuestring;
+    cJSON_ArrayForEach(property, properties) {
+        const cJSON *value = cJSON_GetObjectItem(property, "default");
+        const cJSON *filled = cJSON_GetObjectItem(written, property->string);
+        bool of_the_kernel =
+            strcmp(kind, "maxpool2d") == 0 && strcmp(property->string, "stride") == 0;
+        if (cJSON_GetObjectItem(given, property->string) || of_the_kernel ||
+            strcmp(property->string, "inputs") == 0)
+            continue;
+        cr_expect_eq(value != NULL, filled != NULL, "%s.%s", kind, property->string);
+        cr_expect(!value || cJSON_Compare(value, filled, true), "%s.%s", kind, property->string);
+    }
+    cJSON_Delete(root);
+}
+
+Test(config_schema, layers_agree) {
+    Model model;
+    char name[64];
+    cr_assert_eq(sizeof layer_cases / sizeof layer_cases[0], LAYER_N_KINDS);
+    cr_assert_eq(cJSON_GetArraySize(cJSON_GetObjectItem(def("layer"), "oneOf")), LAYER_N_KINDS);
+    for (int i = 0; i < LAYER_N_KINDS; i++) {
+        cr_assert_str_eq(layer_cases[i].kind, layer_kind_name((LayerKind)i));
+        snprintf(name, sizeof name, "layer_%s", layer_cases[i].kind);
+        const cJSON *properties = properties_of(def(name));
+        const cJSON *examples = cJSON_GetObjectItem(def(name), "examples");
+        const cJSON *least = cJSON_GetArrayItem(examples, 0);
+        const cJSON *all = cJSON_GetArrayItem(examples, 1);
+        const cJSON *key = NULL;
+        cr_expect_eq(cJSON_GetArraySize(all), cJSON_GetArraySize(properties), "%s", name);
+        cr_assert_eq(parse_layer(i, least, &model), 0, "%s: %s", name, err_text());
+        same_defaults(least, properties, &model);
+        model_done(&model);
+        if (parse_layer(i, all, &model) >= 0)
+            model_done(&model);
+        else
+            cr_expect_null(strstr(err_text(), "unknown key"), "%s: %s", name, err_text());
+        cJSON_ArrayForEach(key, cJSON_GetObjectItem(def(name), "required")) {
+            cJSON *less = cJSON_Duplicate(least, true);
+            cJSON_DeleteItemFromObject(less, key->valuestring);
+            cr_expect_lt(parse_layer(i, less, &model), 0, "%s without %s", name, key->valuestring);
+            cJSON_Delete(less);
+        }
+    }
+}
+
 Test(config_schema, schedules_are_all_there) {
     const cJSON *schedule = cJSON_GetObjectItem(properties_of(def("section_plan")), "schedule");
     const cJSON *names = cJSON_GetObjectItem(schedule, "enum");
@@ -165,6 +257,8 @@ static const cJSON *choose(const cJSON *value, const cJSON *part) {
         const cJSON *properties = cJSON_GetObjectItem(candidate, "properties");
         const cJSON *item = NULL;
         bool fits = properties != NULL;
+        if (cJSON_GetObjectItem(candidate, "patternProperties"))
+            return candidate;
         cJSON_ArrayForEach(item, value) {
             const cJSON *property =
                 item->string ? cJSON_GetObjectItem(properties, item->string) : NULL;
@@ -181,6 +275,8 @@ static void covered(const cJSON *value, const cJSON *object, const char *where) 
     const cJSON *item = NULL;
     object = choose(value, object);
     const cJSON *properties = cJSON_GetObjectItem(object, "properties");
+    if (cJSON_GetObjectItem(object, "patternProperties"))
+        return;
     cJSON_ArrayForEach(item, value) {
         char path[256];
         snprintf(path, sizeof path, "%s.%s", where, item->string);
@@ -228,4 +324,74 @@ Test(config_schema, top_level_agrees) {
         cr_expect_null(strstr(note, "unknown key"), "%s", note);
     }
     cr_expect(strstr(parse_with("zzzz", "1"), "$: unknown key 'zzzz'"));
+}
+
+/* ---- the examples of the documentation ---- */
+
+/* A job or a model, as text: the schema covers it and the program reads it. */
+static void check_example(const char *what, const char *text, size_t bytes) {
+    cJSON *root = NULL;
+    JobConfig config;
+    Model model;
+    cr_assert_eq(json_parse(what, text, bytes, 1 << 20, &root), 0, "%s", err_text());
+    if (cJSON_GetObjectItem(root, "layers")) {
+        covered(root, def("model_inline"), what);
+        cr_assert_eq(model_parse(root, "$", &model), 0, "%s: %s", what, err_text());
+        model_done(&model);
+    } else {
+        covered(root, schema, what);
+        int rc = config_parse(what, text, bytes, FUNCPIPE_SOURCE_DIR "/docs/examples", NULL, 0,
+                              CONFIG_WITHOUT_DATA, &config);
+        cr_assert_eq(rc, 0, "%s", err_text());
+        config_done(&config);
+    }
+    cJSON_Delete(root);
+}
+
+static char *read_doc(const char *name) {
+    char path[512];
+    static char text[1 << 17];
+    snprintf(path, sizeof path, FUNCPIPE_SOURCE_DIR "/%s", name);
+    FILE *file = fopen(path, "rb");
+    cr_assert_not_null(file, "%s", path);
+    size_t n = fread(text, 1, sizeof text - 1, file);
+    cr_assert(feof(file), "%s is too long for this test", path);
+    fclose(file);
+    text[n] = '\0';
+    return text;
+}
+
+Test(config_schema, examples_are_right) {
+    char name[512];
+    int n = 0;
+    DIR *dir = opendir(FUNCPIPE_SOURCE_DIR "/docs/examples");
+    cr_assert_not_null(dir);
+    for (const struct dirent *entry = readdir(dir); entry; entry = readdir(dir)) {
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(name, sizeof name, "docs/examples/%.200s", entry->d_name);
+        const char *text = read_doc(name);
+        check_example(name, text, strlen(text));
+        n++;
+    }
+    closedir(dir);
+    cr_expect_geq(n, 7);
+}
+
+Test(config_schema, examples_in_the_text_are_right) {
+    static const char *const docs[] = {"README.md", "docs/job-file.md"};
+    static const char fence[] = "\n```json\n";
+    for (size_t i = 0; i < sizeof docs / sizeof docs[0]; i++) {
+        int n = 0;
+        const char *at = read_doc(docs[i]);
+        while ((at = strstr(at, fence)) != NULL) {
+            at += sizeof fence - 1;
+            const char *end = strstr(at, "\n```\n");
+            cr_assert_not_null(end);
+            check_example(docs[i], at, (size_t)(end - at));
+            at = end;
+            n++;
+        }
+        cr_expect_gt(n, 0, "%s has no example", docs[i]);
+    }
 }

@@ -159,6 +159,25 @@ Test(job, runs_to_its_end) {
     end(&story);
 }
 
+/* Steps that were skipped are no failure, but the last one leaves a model that has diverged. */
+Test(job, whose_last_step_is_not_finite_has_diverged) {
+    for (int64_t skipped = 8; skipped < 10; skipped++) {
+        Story story;
+        begin_usual(&story);
+        run_to(&story, 0, skipped);
+        send(&story, (JobEvent){.kind = JOB_EV_STEP, .step = skipped, .skipped = true});
+        run_to(&story, skipped + 1, 10);
+        all_saved(&story, 10);
+        committed(&story, 10);
+        all_ended(&story, 10);
+        cr_expect_eq(story.job.state, skipped == 9 ? JOB_FAILED : JOB_DONE);
+        cr_expect_eq(story.job.exit_code, skipped == 9 ? EXIT_CODE_DIVERGED : EXIT_CODE_DONE);
+        cr_expect(skipped != 9 || strstr(story.job.failure.text, "of its last step, 9, were not"),
+                  "%s", story.job.failure.text);
+        end(&story);
+    }
+}
+
 Test(job, waits_for_all_that_is_due_whatever_comes_first) {
     Story story;
     begin_usual(&story);
@@ -290,6 +309,56 @@ Test(job, dying_at_changing_steps_without_progress_fails_in_the_end) {
     end(&story);
 }
 
+/* Heartbeats are seldom: that the norms of a step are complete says how far all workers came. */
+Test(job, how_far_a_dead_worker_came_is_known_from_the_norms) {
+    Story story;
+    JobSetup setup = usual_setup();
+    setup.end_step = 1000;
+    begin(&story, &setup);
+    heartbeats(&story, 0);
+    run_to(&story, 0, 5);
+    all_saved(&story, 5);
+    committed(&story, 5);
+    run_to(&story, 5, 8);
+    ended(&story, 1, 1, ERR_KILLED, -1, "killed");
+    cr_expect_eq(job_worker(&story.job, 1, 1)->death_step, 8);
+    ended(&story, 1, 1, ERR_KILLED, -1, "killed"); /* while it replays: nothing is known */
+    cr_expect_eq(job_worker(&story.job, 1, 1)->death_step, 5);
+    cr_expect(job_worker(&story.job, 1, 1)->death_vague);
+    heartbeat(&story, 1, 1, 7);
+    ended(&story, 1, 1, ERR_KILLED, -1, "killed");
+    cr_expect_eq(job_worker(&story.job, 1, 1)->death_step, 7);
+    cr_expect_eq(story.job.state, JOB_RUNNING);
+    run_to(&story, 8, 12);
+    ended(&story, 1, 1, ERR_TIMEOUT, 11, "waited too long");
+    cr_expect_eq(job_worker(&story.job, 1, 1)->death_step, 11, "it says so itself");
+    end(&story);
+}
+
+/* Each attempt begins at one step, says nothing, and yet gets further. */
+Test(job, a_worker_that_gets_further_does_not_fail_in_a_row) {
+    Story story;
+    JobSetup setup = usual_setup();
+    setup.end_step = 1000;
+    begin(&story, &setup);
+    for (int64_t at = 0; at < 200; at += 2) {
+        run_to(&story, at, at + 1);
+        ended(&story, 1, 0, ERR_KILLED, -1, "killed");
+        ended(&story, 1, 0, ERR_KILLED, -1, "killed");
+        cr_assert_eq(story.job.state, JOB_RUNNING, "%s", story.job.failure.text);
+        run_to(&story, at + 1, at + 2);
+    }
+    for (int i = 0; i < 3; i++) {
+        cr_expect_eq(story.job.state, JOB_RUNNING);
+        ended(&story, 1, 0, ERR_KILLED, -1, "killed");
+    }
+    cr_expect_eq(story.job.state, JOB_FAILED);
+    cr_expect_str_eq(story.job.failure.text,
+                     "stage 1, replica 0 failed 3 times and never came beyond step 200; the last "
+                     "time, at step 0 or later: killed");
+    end(&story);
+}
+
 Test(job, no_restarts_allowed) {
     Story story;
     JobSetup setup = usual_setup();
@@ -306,7 +375,7 @@ Test(job, an_error_that_no_retry_helps_fails_at_once) {
     static const struct {
         int code, exit_code;
     } cases[] = {{ERR_ARGUMENT, EXIT_CODE_FAILED},   {ERR_FORMAT, EXIT_CODE_FAILED},
-                 {ERR_DIVERGED, EXIT_CODE_DIVERGED}, {ERR_UNSUPPORTED, EXIT_CODE_FAILED},
+                 {ERR_DIVERGED, EXIT_CODE_DIVERGED}, {ERR_UNSUPPORTED, EXIT_CODE_USAGE},
                  {ERR_AUTH, EXIT_CODE_UNREACHABLE},  {ERR_INTERNAL, EXIT_CODE_FAILED}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         Story story;
@@ -547,6 +616,26 @@ Test(job, a_worker_that_dies_while_stopping_is_replaced_to_finish_the_save) {
     committed(&story, 4);
     all_ended(&story, 4);
     cr_expect_eq(story.job.state, JOB_CANCELLED);
+    end(&story);
+}
+
+/* A successor would know nothing of the stop, and wait for steps that never come. */
+Test(job, a_worker_that_dies_behind_the_last_save_of_a_stop_is_done) {
+    Story story;
+    begin_usual(&story);
+    run_to(&story, 0, 3);
+    send(&story, (JobEvent){.kind = JOB_EV_CANCEL, .cancel = JOB_CANCEL_INTERRUPT});
+    step(&story, 3, DECISION_STOP);
+    all_saved(&story, 4);
+    committed(&story, 4);
+    ended(&story, 1, 0, ERR_KILLED, -1, "killed");
+    cr_expect_eq(count(&story, JOB_ACT_INVOKE), 0);
+    cr_expect_eq(story.job.state, JOB_SAVING);
+    ended(&story, 0, 0, 0, 4, NULL);
+    ended(&story, 1, 1, ERR_KILLED, -1, "killed");
+    cr_expect_eq(count(&story, JOB_ACT_INVOKE), 0);
+    cr_expect_eq(story.job.state, JOB_CANCELLED);
+    cr_expect_eq(story.job.exit_code, EXIT_CODE_INTERRUPTED);
     end(&story);
 }
 

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <math.h>
 #include <sys/stat.h>
 
@@ -7,10 +8,16 @@
 
 TestSuite(outputs, .init = temp_enter, .fini = temp_leave);
 
+static int open_in(const char *folder, OutputsMode mode, int64_t resume_step,
+                   Outputs **out_outputs) {
+    return outputs_open(folder,
+                        &(OutputsStart){.job = "job", .mode = mode, .resume_step = resume_step},
+                        out_outputs);
+}
+
 static Outputs *open_mode(OutputsMode mode, int64_t resume_step) {
     Outputs *outputs = NULL;
-    cr_assert_eq(outputs_open(temp_path("a/b/out"), "job", mode, resume_step, &outputs), 0, "%s",
-                 err_text());
+    cr_assert_eq(open_in(temp_path("a/b/out"), mode, resume_step, &outputs), 0, "%s", err_text());
     return outputs;
 }
 
@@ -39,6 +46,19 @@ static int count_lines(const char *text) {
     for (; *text; text++)
         n += *text == '\n';
     return n;
+}
+
+/* This process's descriptor of an open file. */
+static int fd_of(const char *path) {
+    struct stat wanted;
+    struct stat there;
+    cr_assert_eq(stat(path, &wanted), 0, "%s", path);
+    for (int fd = 3; fd < 64; fd++) {
+        if (fstat(fd, &there) == 0 && there.st_ino == wanted.st_ino &&
+            there.st_dev == wanted.st_dev)
+            return fd;
+    }
+    return -1;
 }
 
 Test(outputs, rows_wait_for_their_evaluation) {
@@ -100,27 +120,158 @@ Test(outputs, a_resume_cuts_the_rows_that_come_again) {
 Test(outputs, refuses_what_is_not_empty) {
     Outputs *outputs = open_mode(OUTPUTS_NEW, 0);
     outputs_close(outputs);
-    cr_expect_eq(outputs_open(temp_path("a/b/out"), "job", OUTPUTS_NEW, 0, &outputs), ERR_EXISTS);
+    cr_expect_eq(open_in(temp_path("a/b/out"), OUTPUTS_NEW, 0, &outputs), ERR_EXISTS);
     cr_expect(strstr(err_text(), "--resume latest"), "%s", err_text());
     outputs = open_mode(OUTPUTS_OVERWRITE, 0);
     outputs_close(outputs);
+}
+
+Test(outputs, are_one_runs_at_a_time) {
+    OutputsLock lock;
+    OutputsLock second;
+    Outputs *outputs = NULL;
+    char words[64];
+    cr_expect_eq(outputs_lock(temp_path("none"), &lock), ERR_NOT_FOUND);
+    cr_assert_eq(outputs_make_folder(temp_path("a/b/out")), 0, "%s", err_text());
+    temp_write("a/b/out/" OUTPUTS_LOCK_NAME, "77\n", 3); /* as a killed run leaves it */
+    cr_assert_eq(outputs_lock(temp_path("a/b/out"), &lock), 0, "%s", err_text());
+    cr_assert_eq(outputs_lock(temp_path("a/b/out"), &second), ERR_EXISTS);
+    snprintf(words, sizeof words, "another run (process %d) ", (int)getpid());
+    cr_expect(strstr(err_text(), words) && strstr(err_text(), "a/b/out"), "%s", err_text());
+    outputs = open_mode(OUTPUTS_NEW, 0); /* it counts as nothing in the folder */
+    outputs_close(outputs);
+    outputs = open_mode(OUTPUTS_OVERWRITE, 0);
+    outputs_close(outputs);
+    cr_expect_eq(outputs_lock(temp_path("a/b/out"), &second), ERR_EXISTS, "still held");
+    outputs_unlock(&lock);
+    outputs_unlock(&lock);
+    cr_expect_lt(access(temp_path("a/b/out/" OUTPUTS_LOCK_NAME), F_OK), 0);
+    cr_assert_eq(outputs_lock(temp_path("a/b/out"), &second), 0, "%s", err_text());
+    outputs_unlock(&second);
 }
 
 Test(outputs, overwrites_only_what_is_a_jobs) {
     Outputs *outputs = NULL;
     mkdir(temp_path("mine"), 0777);
     temp_write("mine/letter.txt", "dear", 4);
-    cr_expect_eq(outputs_open(temp_path("mine"), "job", OUTPUTS_OVERWRITE, 0, &outputs),
-                 ERR_EXISTS);
+    cr_expect_eq(open_in(temp_path("mine"), OUTPUTS_OVERWRITE, 0, &outputs), ERR_EXISTS);
     cr_expect_eq(access(temp_path("mine/letter.txt"), F_OK), 0);
-    outputs = open_mode(OUTPUTS_NEW, 0);
+    temp_write("mine/job.json", "{}", 2); /* that is not enough to be a job's */
+    cr_expect_eq(open_in(temp_path("mine"), OUTPUTS_OVERWRITE, 0, &outputs), ERR_EXISTS);
+    cr_expect_eq(access(temp_path("mine/job.json"), F_OK), 0);
+    temp_write("mine/events.jsonl", "{\"what\":1}\n", 11); /* nor is anybody's file of that name */
+    cr_expect_eq(open_in(temp_path("mine"), OUTPUTS_OVERWRITE, 0, &outputs), ERR_EXISTS);
+    cr_expect(strstr(err_text(), "holds no job's outputs"), "%s", err_text());
+}
+
+/* A folder of outputs, with everything that runs leave in one. */
+static void fill_outputs(void) {
+    static const char *const folders[] = {"20", "30", "30.damaged-1"};
+    static const char *const files[] = {"job.json",
+                                        "plan.json",
+                                        "trace.json",
+                                        ".tmp-0123456789abcdef",
+                                        "logs/worker-0.1.12.log",
+                                        "logs/trace-2.0.1.json",
+                                        "checkpoints/.tmp-00",
+                                        "checkpoints/20/manifest.json",
+                                        "checkpoints/20/model-00001-of-00001.safetensors",
+                                        "checkpoints/30/update-00002-of-00003.safetensors",
+                                        "checkpoints/30.damaged-1/.tmp-00ff"};
+    char path[64];
+    Outputs *outputs = open_mode(OUTPUTS_NEW, 0);
+    cr_assert_eq(outputs_event(outputs, "plain", NULL, "%s", ""), 0);
     outputs_close(outputs);
-    temp_write("a/b/out/notes.txt", "x", 1);
-    temp_write("a/b/out/trace.json", "x", 1);
-    outputs = open_mode(OUTPUTS_OVERWRITE, 0);
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "a/b/out/checkpoints/%s", folders[i]);
+        mkdir(temp_path(path), 0777);
+    }
+    for (int i = 0; i < 11; i++) {
+        snprintf(path, sizeof path, "a/b/out/%s", files[i]);
+        temp_write(path, "x", 1);
+    }
+}
+
+Test(outputs, overwriting_removes_all_that_runs_make) {
+    fill_outputs();
+    outputs_close(open_mode(OUTPUTS_OVERWRITE, 0));
+    cr_expect_eq(temp_count(temp_path("a/b/out"), ""), 5, "two folders, three files");
+    cr_expect_eq(temp_count(temp_path("a/b/out/logs"), ""), 0);
+    cr_expect_eq(temp_count(temp_path("a/b/out/checkpoints"), ""), 0);
+}
+
+/* What no run makes is somebody's own: it stays, and with it all the rest. */
+Test(outputs, overwrites_nothing_beside_a_foreign_thing) {
+    static const char *const foreign[] = {"notes.txt",
+                                          "checkpoints/resnet50.pt",
+                                          "checkpoints/20/extra.txt",
+                                          "checkpoints/20.damaged-",
+                                          "checkpoints/020",
+                                          "logs/notes.txt",
+                                          "logs/worker-0.1.log",
+                                          "logs/worker-0.1.1.log.gz"};
+    Outputs *outputs = NULL;
+    char path[64];
+    fill_outputs();
+    for (int i = 0; i < 8; i++) {
+        snprintf(path, sizeof path, "a/b/out/%s", foreign[i]);
+        temp_write(path, "precious", 8);
+        cr_expect_eq(open_in(temp_path("a/b/out"), OUTPUTS_OVERWRITE, 0, &outputs), ERR_EXISTS);
+        cr_expect(strstr(err_text(), path), "%s: %s", path, err_text());
+        cr_expect_eq(access(temp_path("a/b/out/checkpoints/20/manifest.json"), F_OK), 0);
+        cr_expect_eq(access(temp_path("a/b/out/job.json"), F_OK), 0);
+        cr_assert_eq(remove(temp_path(path)), 0);
+    }
+    mkdir(temp_path("away"), 0777);
+    temp_write("away/worker-0.0.1.log", "precious", 8);
+    cr_assert_eq(rename(temp_path("a/b/out/logs"), temp_path("logs")), 0);
+    cr_assert_eq(symlink(temp_path("away"), temp_path("a/b/out/logs")), 0);
+    cr_expect_eq(open_in(temp_path("a/b/out"), OUTPUTS_OVERWRITE, 0, &outputs), ERR_EXISTS);
+    cr_expect_eq(access(temp_path("away/worker-0.0.1.log"), F_OK), 0, "no run makes links");
+}
+
+Test(outputs, never_replace_the_job_file_that_was_given) {
+    Outputs *outputs = NULL;
+    fill_outputs();
+    cr_assert_eq(symlink(temp_path("a/b/out/job.json"), temp_path("job")), 0);
+    static const OutputsMode modes[] = {OUTPUTS_NEW, OUTPUTS_OVERWRITE, OUTPUTS_RESUME};
+    for (int i = 0; i < 3; i++) {
+        if (modes[i] == OUTPUTS_RESUME) /* what is marked may be gone on in by its own job.json */
+            cr_assert_eq(unlink(temp_path("a/b/out/events.jsonl")), 0);
+        OutputsStart start = {
+            .job = "job", .mode = modes[i], .resume_step = 20, .job_file = temp_path("job")};
+        cr_expect_eq(outputs_open(temp_path("a/b/out"), &start, &outputs), ERR_EXISTS);
+        cr_expect(strstr(err_text(), "a/b/out/job.json' lies where"), "%s", err_text());
+    }
+    cr_expect_str_eq(text_of("job.json"), "x");
+    cr_expect_eq(access(temp_path("a/b/out/checkpoints/30"), F_OK), 0);
+}
+
+/* Rows and checkpoints of two runs are not mixed. */
+Test(outputs, goes_on_only_from_its_own_checkpoint) {
+    static const char metrics[] = "step,epoch\n0,0\n6,0\n";
+    char own[256];
+    OutputsStart start = {.job = "job", .mode = OUTPUTS_RESUME, .resume_step = 6};
+    Outputs *outputs = NULL;
+    outputs_close(open_mode(OUTPUTS_NEW, 0));
+    snprintf(own, sizeof own, "%s/6", temp_path("a/b/out/checkpoints"));
+    temp_write("a/b/out/metrics.csv", metrics, sizeof metrics - 1);
+    start.from = temp_path("a/b/out2/checkpoints/6");
+    cr_expect_eq(outputs_open(temp_path("a/b/out"), &start, &outputs), ERR_EXISTS);
+    cr_expect(strstr(err_text(), "a/b/out2/checkpoints/6': choose another --out"), "%s",
+              err_text());
+    cr_expect_str_eq(text_of("metrics.csv"), metrics, "nothing was touched");
+    start.from = own;
+    cr_assert_eq(outputs_open(temp_path("a/b/out"), &start, &outputs), 0, "%s", err_text());
     outputs_close(outputs);
-    cr_expect_eq(access(temp_path("a/b/out/notes.txt"), F_OK), 0, "not ours");
-    cr_expect_lt(access(temp_path("a/b/out/trace.json"), F_OK), 0);
+    cr_expect_eq(count_lines(text_of("metrics.csv")), 2, "rows beyond the checkpoint are cut");
+    start.mode = OUTPUTS_OVERWRITE;
+    cr_expect_eq(outputs_open(temp_path("a/b/out"), &start, &outputs), ERR_ARGUMENT);
+    cr_expect(strstr(err_text(), "would remove checkpoint"), "%s", err_text());
+    start.from = temp_path("a/b/out2/checkpoints/6");
+    cr_assert_eq(outputs_open(temp_path("a/b/out"), &start, &outputs), 0, "%s", err_text());
+    outputs_close(outputs);
+    cr_expect_eq(count_lines(text_of("metrics.csv")), 1);
 }
 
 /* A resume cleans checkpoints: never in a folder that was somebody's own before. */
@@ -131,14 +282,13 @@ Test(outputs, resumes_only_in_what_is_the_jobs) {
     mkdir(temp_path("mine"), 0777);
     mkdir(temp_path("mine/checkpoints"), 0777);
     mkdir(temp_path("mine/checkpoints/7"), 0777);
-    cr_expect_eq(outputs_open(temp_path("mine"), "job", OUTPUTS_RESUME, 70, &outputs), ERR_EXISTS);
+    cr_expect_eq(open_in(temp_path("mine"), OUTPUTS_RESUME, 70, &outputs), ERR_EXISTS);
     cr_expect(strstr(err_text(), "holds no job's outputs"), "%s", err_text());
     cr_expect_lt(access(temp_path("mine/logs"), F_OK), 0, "nothing is made there");
     outputs_close(open_mode(OUTPUTS_RESUME, 70)); /* an empty one will do */
     outputs_close(open_mode(OUTPUTS_RESUME, 70));
     temp_write("a/b/out/job.json", other, sizeof other - 1);
-    cr_expect_eq(outputs_open(temp_path("a/b/out"), "job", OUTPUTS_RESUME, 70, &outputs),
-                 ERR_EXISTS);
+    cr_expect_eq(open_in(temp_path("a/b/out"), OUTPUTS_RESUME, 70, &outputs), ERR_EXISTS);
     cr_expect(strstr(err_text(), "of job 'other', not of 'job'"), "%s", err_text());
     temp_write("a/b/out/job.json", same, sizeof same - 1);
     outputs_close(open_mode(OUTPUTS_RESUME, 70));
@@ -160,6 +310,27 @@ Test(outputs, events_are_json_whatever_their_text) {
     cr_expect_float_eq(cJSON_GetObjectItem(root, "step")->valuedouble, 3, 0);
     cJSON_Delete(root);
     outputs_close(outputs);
+}
+
+Test(outputs, a_full_disk_names_the_file) {
+    static const char *const names[] = {"events.jsonl", "metrics.csv", "metrics.jsonl"};
+    char path[64];
+    char words[128];
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "a/b/out/%s", names[i]);
+        Outputs *outputs = open_mode(i == 0 ? OUTPUTS_NEW : OUTPUTS_RESUME, 0);
+        int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+        int fd = fd_of(temp_path(path));
+        cr_assert(full >= 0 && fd >= 0 && dup2(full, fd) == fd);
+        MetricsRow metrics = {.loss = 1};
+        int rc = i == 0 ? outputs_event(outputs, "plain", NULL, "%s", "")
+                        : outputs_row(outputs, &metrics);
+        snprintf(words, sizeof words, "writing '%s': ", temp_path(path));
+        cr_expect_eq(rc, ERR_FULL);
+        cr_expect(strstr(err_text(), words), "%s", err_text());
+        outputs_close(outputs);
+        close(full);
+    }
 }
 
 Test(outputs, traces_are_merged) {

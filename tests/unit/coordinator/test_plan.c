@@ -84,6 +84,26 @@ Test(plan, balances_by_measured_time) {
     config_done(&config);
 }
 
+/* The second hidden value is 16 wide, the third 4: where both cuts take as long but for 1 %, the
+ * narrow one goes through the relay; where the wide one is faster, it does. */
+Test(plan, near_ties_move_fewer_bytes) {
+    static const ConfigSet narrow[] = {{"plan.stages", "2"},
+                                       {"model.options.hidden", "[16, 16, 4]"}};
+    double forward[8] = {1, 0, 100, 0, 2, 0, 100, 0};
+    double backward[8] = {0};
+    Profile profile = {8, forward, backward, "avx2"};
+    JobConfig config = load(narrow, 2);
+    Plan plan = make(&config, &profile);
+    cr_expect_eq(plan.spec.ends[0], 5, "ends after %d layers", plan.spec.ends[0]);
+    plan_done(&plan);
+    forward[4] = 10;
+    forward[6] = 60;
+    plan = make(&config, &profile);
+    cr_expect_leq(plan.spec.ends[0], 4, "ends after %d layers", plan.spec.ends[0]);
+    plan_done(&plan);
+    config_done(&config);
+}
+
 Test(plan, replicas_share_the_micro_batches) {
     static const ConfigSet sets[] = {{"plan.cut", "[4]"}, {"plan.replicas", "[1, 2]"}};
     JobConfig config = load(sets, 2);
@@ -248,8 +268,44 @@ Test(plan, describes_itself) {
     cr_expect(strstr(text.data, "a save every 1000 steps"), "%s", text.data);
     cr_expect(strstr(text.data, "1.0: <a0"), "%s", text.data);
     buf_done(&text);
+    cJSON *root = plan_describe_json(&plan, &config);
+    const cJSON *stage = cJSON_GetObjectItem(root, "stages")->child;
+    const cJSON *edge = cJSON_GetObjectItem(stage, "edges")->child;
+    cr_expect_eq(cJSON_GetArraySize(cJSON_GetObjectItem(stage, "layers")), 4);
+    cr_expect_eq(cJSON_GetObjectItem(edge, "to_stage")->valuedouble, 1);
+    cr_expect_eq(cJSON_GetObjectItem(edge, "forward_bytes")->valuedouble, 512);
+    cr_expect_eq(cJSON_GetObjectItem(edge, "backward_bytes")->valuedouble, 512);
+    cJSON_Delete(root);
     plan_done(&plan);
     config_done(&config);
+}
+
+static void describes(const ConfigSet *sets, int n_sets, const char *words, const char *not_these) {
+    JobConfig config = load(sets, n_sets);
+    Plan plan = make(&config, NULL);
+    Buf text;
+    buf_init(&text, 0);
+    cr_assert_eq(plan_describe(&plan, &config, false, &text), 0);
+    cr_expect(strstr(text.data, words), "'%s' is not in %s", words, text.data);
+    cr_expect_null(strstr(text.data, not_these), "'%s' is in %s", not_these, text.data);
+    buf_done(&text);
+    plan_done(&plan);
+    config_done(&config);
+}
+
+/* The words fit the job. */
+Test(plan, describes_small_jobs) {
+    static const ConfigSet shorter[] = {{"steps", "96"}};
+    static const ConfigSet often[] = {{"save.every_steps", "1"}};
+    static const ConfigSet idle[] = {{"plan.replicas", "9"}};
+    static const ConfigSet one_idle[] = {{"plan.replicas", "2"}, {"micro_batch", "32"}};
+    static const ConfigSet busy[] = {{"plan.replicas", "4"}};
+    describes(shorter, 1, "held; a save at the end\n", "1000");
+    describes(shorter, 1, "in 1 stage; 1 worker\n", "as given");
+    describes(often, 1, "a save every step\n", "1 steps");
+    describes(idle, 1, "nothing to do for replicas 4 to 8: there are only 4 micro-batches", "1 of");
+    describes(one_idle, 2, "nothing to do for replica 1: there is only 1 micro-batch;", "1 of");
+    describes(busy, 1, "4 replicas", "nothing to do");
 }
 
 /* ---- asking the worker ---- */
@@ -285,6 +341,19 @@ Test(profile, asks_the_worker) {
     cr_assert_eq(plan_profile(&config, path, 20000, NULL, &profile), 0, "%s", err_text());
     cr_expect_eq(profile.n_layers, 0);
     cr_expect_str_eq(profile.isa, "avx2");
+    unlink(path);
+    config_done(&config);
+}
+
+/* The limits are those of the plan that will run: the one that measuring goes by may break them. */
+Test(profile, measures_under_any_limit) {
+    static const ConfigSet tight[] = {{"plan.stages", "2"}, {"limits.relay", "1kB"}};
+    JobConfig config = load(tight, 2);
+    Profile profile;
+    const char *path = fake("cat >/dev/null; echo '{\"isa\":\"sse41\",\"layers\":["
+                            "{\"forward_us\":1.5,\"backward_us\":2}]}'");
+    cr_assert_eq(plan_profile(&config, path, 20000, NULL, &profile), 0, "%s", err_text());
+    profile_done(&profile);
     unlink(path);
     config_done(&config);
 }

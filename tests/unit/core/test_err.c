@@ -38,15 +38,51 @@ Test(err, context_goes_in_front) {
     cr_assert_str_eq(err_text(), "stage 3: reading failed");
 }
 
-Test(err, long_texts_are_cut_and_terminated) {
-    char big[4096];
-    memset(big, 'x', sizeof big - 1);
-    big[sizeof big - 1] = '\0';
-    err_set(ERR_IO, "%s", big);
-    cr_assert_eq(strlen(err_text()), ERR_NOTE_BYTES - 1);
-    err_context(ERR_IO, "front");
-    cr_assert_eq(strlen(err_text()), ERR_NOTE_BYTES - 1);
-    cr_assert_eq(strncmp(err_text(), "front: xxx", 10), 0);
+/* Words of two letters, so that no word is too long, and the reason at the end. */
+static void fill(char *big, size_t bytes, const char *word, const char *reason) {
+    big[0] = '\0';
+    while (strlen(big) + strlen(word) + strlen(reason) + 1 < bytes)
+        strcat(big, word);
+    strcat(big, reason);
+}
+
+static bool ends_with(const char *text, const char *end) {
+    size_t length = strlen(text);
+    return length >= strlen(end) && strcmp(text + length - strlen(end), end) == 0;
+}
+
+Test(err, long_texts_lose_their_middle) {
+    static char big[100000];
+    for (size_t bytes = 900; bytes <= sizeof big; bytes = bytes < 2200 ? bytes + 1 : bytes * 4) {
+        fill(big, bytes, "xy ", "is the reason");
+        err_set(ERR_IO, "%s", big);
+        cr_assert_lt(strlen(err_text()), ERR_NOTE_BYTES);
+        cr_assert(ends_with(err_text(), "is the reason"), "%s", err_text());
+        err_context(ERR_IO, "front");
+        cr_assert_lt(strlen(err_text()), ERR_NOTE_BYTES);
+        cr_assert_eq(strncmp(err_text(), "front: xy ", 10), 0);
+        cr_assert(ends_with(err_text(), "is the reason"), "%s", err_text());
+    }
+    cr_assert_geq(strlen(err_text()), ERR_NOTE_BYTES - 2);
+}
+
+Test(err, a_long_value_leaves_the_words_around_it) {
+    static char big[100001];
+    memset(big, 'A', sizeof big - 1);
+    err_set(ERR_ARGUMENT, "$.plan.isa: '%s' is no name", big);
+    cr_assert_lt(strlen(err_text()), 340);
+    err_context(ERR_ARGUMENT, "--set plan.isa=%s", big);
+    cr_assert_lt(strlen(err_text()), 680);
+    cr_assert_eq(strncmp(err_text(), "--set plan.isa=AAA", 18), 0);
+    cr_assert(strstr(err_text(), "AAA: $.plan.isa: 'AAA"), "%s", err_text());
+    cr_assert(ends_with(err_text(), "AAA' is no name"), "%s", err_text());
+}
+
+Test(err, control_characters_are_escaped_once) {
+    err_set(ERR_IO, "the key '%s'", "a\x1b[31m\n\x7f\xff");
+    cr_assert_str_eq(err_text(), "the key 'a\\x1b[31m\\n\\x7f\\xff'");
+    err_context(ERR_IO, "in '%s'", "\t");
+    cr_assert_str_eq(err_text(), "in '\\t': the key 'a\\x1b[31m\\n\\x7f\\xff'");
 }
 
 Test(err, a_cut_leaves_no_half_character) {
@@ -56,10 +92,10 @@ Test(err, a_cut_leaves_no_half_character) {
             char big[4096] = "";
             memset(big, '.', (size_t)shift);
             while (strlen(big) < 2000)
-                strcat(big, letters[letter]);
+                strcat(strcat(big, letters[letter]), strlen(big) % 2 ? " " : "");
             err_set(ERR_IO, "%s", big);
             cr_assert(text_is_utf8(err_text(), strlen(err_text())), "%d %d", letter, shift);
-            cr_assert_geq(strlen(err_text()), ERR_NOTE_BYTES - 4);
+            cr_assert_null(strstr(err_text(), "\\x"), "%s", err_text());
             err_context(ERR_IO, "%.*s", shift, "abcdef");
             cr_assert(text_is_utf8(err_text(), strlen(err_text())), "%d %d", letter, shift);
         }

@@ -110,7 +110,9 @@ Test(json_get, errors_name_the_path) {
             json_opt_choice(&o, "e", schedules, 3, &c));
     REFUSES(ERR_FORMAT, "$.plan.d: '10' is not a duration such as 250ms, 10s, 10m, 2h or 1d",
             json_opt_duration_ms(&o, "d", &i));
-    REFUSES(ERR_FORMAT, "$.plan.i: expected a string, found a number", json_opt_bytes(&o, "i", &i));
+    REFUSES(ERR_FORMAT,
+            "$.plan.i: expected a size with its unit, such as \"512MiB\", found a number",
+            json_opt_bytes(&o, "i", &i));
     REFUSES(ERR_FORMAT, "$.plan.a[1]: expected a whole number, found 2.5",
             json_get_i64_array(&o, "a", 0, 9, a, 4, &n));
     REFUSES(ERR_ARGUMENT, "$.plan.a[0]: 1 is outside 2 to 9",

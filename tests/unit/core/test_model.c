@@ -162,7 +162,7 @@ Test(model, refuses_wrong_names_and_inputs) {
     cr_expect_lt(model_add(&model, LAYER_RELU, "a/b", &input, 1, NULL, NULL), 0);
     cr_expect_lt(model_add(&model, LAYER_N_KINDS, "b", &input, 1, NULL, NULL), 0);
     cr_expect_lt(model_add(&model, LAYER_ADD, "b", &input, 1, NULL, NULL), 0);
-    cr_expect(strstr(err_text(), "1 inputs, expected 2"), "%s", err_text());
+    cr_expect(strstr(err_text(), "1 input, expected 2"), "%s", err_text());
     cr_expect_lt(model_add(&model, LAYER_RELU, "b", &(int32_t){3}, 1, NULL, NULL), 0);
     cr_expect_lt(model_add(&model, LAYER_RELU, "b", &(int32_t){-1}, 1, NULL, NULL), 0);
     char longest[84];
@@ -299,7 +299,7 @@ Test(model, refuses_json_with_path_and_nearest_name) {
         {DATA("[4]") "{'name':'a','kind':'relu','inputs':[3]}" LOSS, {"layers[0].inputs[0]", ""}},
         {DATA("[4]") "{'name':'a','kind':'relu','inputs':'input'}" LOSS,
          {"layers[0].inputs", "array"}},
-        {DATA("[4]") "{'name':'a','kind':'add'}" LOSS, {"layers[0]", "1 inputs, expected 2"}},
+        {DATA("[4]") "{'name':'a','kind':'add'}" LOSS, {"layers[0]", "1 input, expected 2"}},
         {DATA("[4]") "{'name':'a','kind':'relu'},{'name':'a','kind':'relu'}" LOSS,
          {"layers[1]", "taken"}},
         {DATA("[2,4]") "{'name':'a','kind':'relu'}" LOSS, {"layer 'loss'", "ask for (2)"}},
@@ -318,6 +318,13 @@ Test(model, refuses_json_with_path_and_nearest_name) {
          {"layers[0]", "no parameters"}},
         {DATA("[4]") "{'name':'a','kind':'linear','features':4,'tie':'b.weight'}" LOSS,
          {"layers[0]", "no earlier layer"}},
+        {DATA("[4]") "{'name':'b','kind':'linear','features':4},"
+                     "{'name':'a','kind':'linear','features':4,'tie':'b'}" LOSS,
+         {"layers[1]", "did you mean 'b.weight'?"}},
+        {DATA("[4]") "{'name':'b','kind':'linear','features':4},"
+                     "{'name':'a','kind':'linear','features':4,'tie':'b.weigth'}" LOSS,
+         {"layers[1]", "did you mean 'b.weight'?"}},
+        {DATA("[4]") "{'name':'a','kind':'dropout'}" LOSS, {"layers[0]", "'p' is missing"}},
         {DATA("[4]") "{'name':'b','kind':'batchnorm'},"
                      "{'name':'a','kind':'batchnorm','tie':'b.running_var'}" LOSS,
          {"layers[1]", "running statistic"}},
@@ -403,7 +410,7 @@ Test(model, hash_changes_with_every_part) {
         DATA("[5]") "{'name':'a','kind':'relu'}" LOSS,
         DATA("[4]") "{'name':'b','kind':'relu'}" LOSS,
         DATA("[4]") "{'name':'a','kind':'gelu'}" LOSS,
-        DATA("[4]") "{'name':'a','kind':'dropout'}" LOSS,
+        DATA("[4]") "{'name':'a','kind':'dropout','p':0.5}" LOSS,
         DATA("[4]") "{'name':'a','kind':'dropout','p':0.25}" LOSS,
         DATA("[4]") "{'name':'a','kind':'dropout','p':0.25000003}" LOSS,
         DATA("[4]") "{'name':'a','kind':'linear','features':4}" LOSS,

@@ -151,7 +151,7 @@ Test(order, data_errors_name_the_path) {
     expect_data_error("{\"kind\":\"tokens\",\"path\":\"a\",\"contxt\":8}", ERR_FORMAT,
                       "$.data: the key 'context' is missing (is 'contxt' meant to be it?)");
     expect_data_error("{\"kind\":\"idx\",\"inputs\":\"a\",\"targets\":\"b\",\"mean\":[0]}",
-                      ERR_ARGUMENT, "$.data: mean has 1 entries and std 0; they must be as many");
+                      ERR_ARGUMENT, "$.data: mean has 1 entry and std 0; they must be as many");
     expect_data_error("{\"kind\":\"idx\",\"inputs\":\"a\",\"targets\":\"b\",\"mean\":[0,0],"
                       "\"std\":[1,0]}",
                       ERR_ARGUMENT, "$.data.std[1]: 0 is not above 0");
@@ -312,6 +312,72 @@ Test(order, errors_name_the_path) {
                        "o.json: $.program: missing");
 }
 
+/* Marks of files, which the data of a job file does not have. */
+static void fill_marks(Order *order) {
+    order->train = parse_data("{\"kind\":\"npy\",\"inputs\":\"a.npy\",\"targets\":\"b.npy\"}");
+    order->train.marks[0] = (DataMark){1 << 20, UINT64_C(1700000000123456789), UINT64_MAX};
+    order->train.marks[1] = (DataMark){200, 0, 7};
+    order->eval = parse_data("{\"kind\":\"tokens\",\"path\":\"t.bin\",\"context\":8}");
+    order->eval.marks[0] = (DataMark){300, 1, 8};
+}
+
+static const char marks_text[] =
+    "\"train_marks\":[{\"bytes\":1048576,\"modified_ns\":\"1700000000123456789\","
+    "\"inode\":\"18446744073709551615\"},{\"bytes\":200,\"modified_ns\":0,\"inode\":7}]";
+
+Test(order, marks_of_files_read_back_equal) {
+    Order order, again;
+    fill_order(&order);
+    fill_marks(&order);
+    char *text = format_order(&order);
+    cr_expect(ne(ptr, strstr(text, marks_text), NULL), "%s", text);
+    cr_expect(ne(
+        ptr, strstr(text, "\"eval_marks\":[{\"bytes\":300,\"modified_ns\":1,\"inode\":8}]"), NULL));
+    cr_assert(eq(int, order_parse("o", text, strlen(text), &again), 0), "%s", err_text());
+    cr_expect(eq(int, memcmp(order.train.marks, again.train.marks, sizeof order.train.marks), 0));
+    cr_expect(eq(int, memcmp(order.eval.marks, again.eval.marks, sizeof order.eval.marks), 0));
+    free(text);
+    char *data = print(order_data_to_json(&order.train)); /* what the stored job file has */
+    cr_expect(eq(ptr, strstr(data, "bytes"), NULL));
+    free(data);
+    order_done(&order);
+    order_done(&again);
+}
+
+Test(order, wrong_marks_name_the_path) {
+    static const char generated[] = "\"train_marks\":[{\"bytes\":1,\"modified_ns\":0,\"inode\":0}],"
+                                    "\"heartbeat_ms\"";
+    expect_order_error("\"heartbeat_ms\"", generated, ERR_FORMAT,
+                       "o.json: $.train_marks: expected an array of 0, one a file of the data");
+    Order order, out;
+    fill_order(&order);
+    fill_marks(&order);
+    struct {
+        const char *find, *put, *message;
+    } cases[] = {
+        {"\"bytes\":200", "\"bytes\":0", "$.train_marks[1].bytes: must not be 0"},
+        {"\"bytes\":200,", "", "$.train_marks[1]: the key 'bytes' is missing"},
+        {"\"inode\":7", "\"inode\":-7", "$.train_marks[1].inode: expected a whole number"},
+        {"\"inode\":7", "\"inode\":7,\"device\":1", "$.train_marks[1]: unknown key 'device'"},
+        {",{\"bytes\":200,\"modified_ns\":0,\"inode\":7}", "",
+         "$.train_marks: expected an array of 2, one a file of the data"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *text = format_order(&order);
+        char *at = strstr(text, cases[i].find);
+        Buf changed;
+        buf_init(&changed, 0);
+        buf_add(&changed, text, (size_t)(at - text));
+        buf_text(&changed, cases[i].put);
+        buf_text(&changed, at + strlen(cases[i].find));
+        cr_expect(lt(int, order_parse("o", buf_string(&changed), changed.bytes, &out), 0));
+        cr_expect(ne(ptr, strstr(err_text(), cases[i].message), NULL), "%s", err_text());
+        buf_done(&changed);
+        free(text);
+    }
+    order_done(&order);
+}
+
 Test(order, format_refuses_what_parse_would) {
     Order order;
     Buf text;
@@ -320,6 +386,11 @@ Test(order, format_refuses_what_parse_would) {
     order.batch = -1;
     cr_expect(eq(int, order_format(&order, &text), ERR_ARGUMENT));
     cr_expect(eq(str, (char *)err_text(), "order.batch: -1 is not from 1 to 1099511627776"));
+    cr_expect(eq(sz, text.bytes, 0));
+    order.batch = 8;
+    strcpy(order.store_path, "/tmp/\xFF");
+    cr_expect(eq(int, order_format(&order, &text), ERR_ARGUMENT));
+    cr_expect(eq(str, (char *)err_text(), "order.store_path: '/tmp/\\xff' is not valid UTF-8"));
     cr_expect(eq(sz, text.bytes, 0));
     order_done(&order);
     buf_done(&text);

@@ -39,7 +39,9 @@ Test(text, parse_i64_refuses_everything_else) {
     int64_t v = 42;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         cr_assert_eq(text_parse_i64(bad[i], INT64_MIN, INT64_MAX, &v), ERR_FORMAT, "%s", bad[i]);
-        cr_assert(strstr(err_text(), bad[i]), "%s", err_text());
+        char shown[64];
+        cr_assert(strstr(err_text(), text_printable(bad[i], shown, sizeof shown)), "%s",
+                  err_text());
     }
     cr_assert_eq(text_parse_i64("11", 1, 10, &v), ERR_FORMAT);
     cr_assert_str_eq(err_text(), "'11' is not a whole number from 1 to 10");
@@ -182,6 +184,43 @@ Test(text, format_duration) {
     cr_assert_eq(strlen(text_format_duration(80000, buf, 4)), 3);
 }
 
+/* Exact, in the largest unit that can say it, and read back. */
+Test(text, exact_units) {
+    static const struct {
+        int64_t value;
+        const char *bytes, *duration;
+    } rows[] = {{0, "0B", "0ms"},
+                {1, "1B", "1ms"},
+                {1500, "1500B", "1500ms"},
+                {300000, "300kB", "5m"},
+                {90000, "90kB", "90s"},
+                {3600000, "3600kB", "1h"},
+                {1073741824, "1GiB", "1073741824ms"},
+                {1073741825, "1073741825B", "1073741825ms"},
+                {10000000, "10MB", "10000s"},
+                {864000000, "864MB", "10d"}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char buf[32];
+        int64_t back = -1;
+        cr_expect_str_eq(text_exact_bytes(rows[i].value, buf, sizeof buf), rows[i].bytes);
+        cr_expect_eq(text_parse_bytes(buf, &back), 0);
+        cr_expect_eq(back, rows[i].value);
+        cr_expect_str_eq(text_exact_duration(rows[i].value, buf, sizeof buf), rows[i].duration);
+        cr_expect_eq(text_parse_duration_ms(buf, &back), 0);
+        cr_expect_eq(back, rows[i].value);
+    }
+}
+
+Test(text, decimals_and_plurals) {
+    cr_expect_eq(text_decimal_f32(0.286F), 0.286);
+    cr_expect_eq(text_decimal_f32(0.1F), 0.1);
+    cr_expect_eq(text_decimal_f32(1.0F / 3), 0.33333334);
+    cr_expect_eq(text_decimal_f32(-2.0F), -2);
+    cr_expect_str_eq(text_plural(1, "stage", "stages"), "stage");
+    cr_expect_str_eq(text_plural(0, "stage", "stages"), "stages");
+    cr_expect_str_eq(text_plural(2, "stage", "stages"), "stages");
+}
+
 Test(text, nearest_name) {
     static const char *const names[] = {"batch", "epochs", "learning_rate", "lr", "schedule"};
     enum { N = sizeof names / sizeof names[0] };
@@ -241,7 +280,42 @@ Test(text, names) {
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         cr_assert_eq(text_check_name("job name", bad[i], 32), ERR_ARGUMENT, "%s", bad[i]);
         cr_assert(strstr(err_text(), "job name"));
-        cr_assert(strstr(err_text(), bad[i]));
+        char shown[64];
+        cr_assert(strstr(err_text(), text_printable(bad[i], shown, sizeof shown)));
     }
     cr_assert_eq(text_check_name("job name", "abcd", 3), ERR_ARGUMENT);
+}
+
+/* ---- for people ---- */
+
+static void expect_printable(const char *text, const char *expected) {
+    char shown[200];
+    cr_expect_str_eq(text_printable(text, shown, sizeof shown), expected);
+    char again[200];
+    cr_expect_str_eq(text_printable(shown, again, sizeof again), expected, "a second time");
+}
+
+Test(text, printable) {
+    expect_printable("", "");
+    expect_printable("as it is: \"'\\ \xC3\xA4 \xE2\x82\xAC",
+                     "as it is: \"'\\ \xC3\xA4 \xE2\x82\xAC");
+    expect_printable("\n\r\t\x1b[2J\x01\x7f", "\\n\\r\\t\\x1b[2J\\x01\\x7f");
+    expect_printable("\xC2\x9B"
+                     "31m",
+                     "\\xc2\\x9b31m"); /* a C1 control, which terminals obey */
+    expect_printable("cut \xE2\x82", "cut \\xe2\\x82");
+    expect_printable("\xFFz\xC0\x80", "\\xffz\\xc0\\x80");
+}
+
+Test(text, printable_fits) {
+    char text[1000], shown[64];
+    for (size_t n = 0; n < sizeof text; n += 7) {
+        memset(text, 'a', n);
+        text[n] = '\0';
+        if (n > 10)
+            text[n - 1] = 'z';
+        text_printable(text, shown, sizeof shown);
+        cr_expect(strlen(shown) < sizeof shown && strlen(shown) <= n);
+        cr_expect(n <= 10 || shown[strlen(shown) - 1] == 'z', "%s", shown);
+    }
 }

@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -144,6 +145,83 @@ Test(dataset, paths_that_are_no_files, .init = temp_enter, .fini = temp_leave) {
         cr_assert_eq(mkfifo(spec.input_path, 0600), 0);
         expect_open(&spec, true, false, ERR_IO, spec.input_path);
     }
+}
+
+/* ---- files that change ---- */
+
+static Dataset *open_marked(DataSpec *spec) {
+    Dataset *dataset = NULL;
+    memset(spec->marks, 0, sizeof spec->marks);
+    cr_assert_eq(dataset_open(spec, true, true, &dataset), 0, "%s", err_text());
+    dataset_marks(dataset, spec->marks);
+    dataset_close(dataset);
+    cr_assert_eq(dataset_open(spec, true, true, &dataset), 0, "%s", err_text());
+    cr_assert_eq(dataset_check_files(dataset), 0, "%s", err_text());
+    return dataset;
+}
+
+/* The same bytes, a nanosecond later: how soon after a write a file has another time depends on the
+ * kernel's clock. */
+static void touch(const char *path) {
+    struct stat about;
+    cr_assert_eq(stat(path, &about), 0);
+    struct timespec times[2] = {about.st_atim, about.st_mtim};
+    times[1].tv_nsec = (times[1].tv_nsec + 1) % 1000000000;
+    cr_assert_eq(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+
+static void expect_changed(const DataSpec *spec, bool input, bool target, const char *path) {
+    char words[ORDER_PATH_BYTES + 80];
+    snprintf(words, sizeof words, "the data file '%s' changed since the job began", path);
+    expect_open(spec, input, target, ERR_FORMAT, words);
+}
+
+Test(dataset, rewritten_in_place_is_noticed, .init = temp_enter, .fini = temp_leave) {
+    DataSpec spec = images();
+    const char *paths[] = {spec.input_path, spec.target_path};
+    for (int i = 0; i < 2; i++) {
+        Dataset *dataset = open_marked(&spec);
+        touch(paths[i]);
+        cr_assert_eq(dataset_check_files(dataset), ERR_FORMAT);
+        cr_assert(strstr(err_text(), paths[i]), "%s", err_text());
+        dataset_close(dataset);
+        expect_changed(&spec, true, true, paths[i]);
+        expect_changed(&spec, i == 0, i == 1, paths[i]);
+    }
+    Dataset *dataset = open_marked(&spec);
+    cr_assert_eq(truncate(spec.target_path, 9), 0);
+    cr_assert_eq(dataset_check_files(dataset), ERR_FORMAT);
+    dataset_close(dataset);
+}
+
+/* What is open stays what it was; who comes later finds another file. */
+Test(dataset, replaced_is_noticed_when_opened, .init = temp_enter, .fini = temp_leave) {
+    DataSpec spec = images();
+    Dataset *dataset = open_marked(&spec);
+    struct stat about;
+    cr_assert_eq(stat(spec.input_path, &about), 0);
+    uint8_t file[80] = {0, 0, 8, 4, 0, 0, 0, 5, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 3};
+    const char *other = temp_write("other", file, sizeof file);
+    struct timespec times[2] = {about.st_atim, about.st_mtim};
+    cr_assert_eq(utimensat(AT_FDCWD, other, times, 0), 0);
+    cr_assert_eq(rename(other, spec.input_path), 0);
+    cr_assert_eq(dataset_check_files(dataset), 0);
+    dataset_close(dataset);
+    expect_changed(&spec, true, false, spec.input_path);
+}
+
+Test(dataset, tokens_have_a_mark, .init = temp_enter, .fini = temp_leave) {
+    static const uint8_t tokens[40] = {1};
+    DataSpec spec = {
+        .kind = DATA_TOKENS, .token_dtype = DTYPE_U8, .context = 4, .vocab = 8, .classes = 8};
+    snprintf(spec.input_path, sizeof spec.input_path, "%s", temp_write("t", tokens, 40));
+    Dataset *dataset = open_marked(&spec);
+    cr_assert_eq(spec.marks[0].bytes, 40);
+    cr_assert_eq(spec.marks[1].bytes, 0);
+    touch(spec.input_path);
+    cr_assert_eq(dataset_check_files(dataset), ERR_FORMAT);
+    dataset_close(dataset);
+    expect_changed(&spec, true, false, spec.input_path);
 }
 
 /* ---- tokens ---- */

@@ -18,6 +18,7 @@
 
 #include "core/clock.h"
 #include "core/err.h"
+#include "core/process.h"
 #include "storage/relay_file.h"
 
 static char folder[64]; /* of this test */
@@ -45,6 +46,27 @@ static void remove_folder(void) {
 }
 
 TestSuite(relay_file, .init = make_folder, .fini = remove_folder);
+
+/* Folders that are left empty go: a key's, and the relay's by the handle that made it. */
+Test(relay_file, is_tidied) {
+    Relay *other = NULL;
+    char path[120];
+    Slice part = {"x", 1};
+    cr_assert_eq(relay_file_open(root, &other), 0);
+    cr_assert_eq(relay_put(relay, "job/g1/a", &part, 1, CLOCK_NEVER), 0);
+    snprintf(path, sizeof path, "%s/job", root);
+    relay_tidy(relay, "job");
+    cr_expect_eq(relay_has(relay, "job/g1/a"), 1);
+    cr_assert_eq(relay_drop(relay, "job/g1", NULL), 0);
+    cr_expect_eq(access(path, F_OK), 0);
+    relay_tidy(other, "job");
+    cr_expect_lt(access(path, F_OK), 0);
+    cr_expect_eq(access(root, F_OK), 0, "the other one has made it");
+    relay_tidy(relay, "job");
+    cr_expect_lt(access(root, F_OK), 0);
+    cr_expect_eq(relay_put(other, "job/g1/a", &part, 1, CLOCK_NEVER), 0, "it is made again");
+    relay_close(other);
+}
 
 static int64_t soon(void) {
     return clock_deadline_ms(10000);
@@ -233,6 +255,7 @@ Test(relay_file, too_large_for_the_limit_is_full) {
     struct rlimit limit = {100000, 100000};
     char *data = calloc(1, 200000);
     Slice part = {data, 200000};
+    process_begin();
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
     for (int named = 0; named < 2; named++) {
         if (named)

@@ -36,6 +36,15 @@ Test(relay_url, file_needs_an_absolute_directory) {
     cr_expect_eq(relay_open("file://", &relay), ERR_ARGUMENT);
 }
 
+Test(relay_url, file_needs_a_directory_of_its_own) {
+    Relay *relay = NULL;
+    cr_expect_eq(relay_open("file:///", &relay), ERR_ARGUMENT);
+    cr_expect_eq(relay_open("file:///tmp/..", &relay), ERR_ARGUMENT);
+    cr_expect(strstr(err_text(), "may not be '/'"), "%s", err_text());
+    cr_expect_eq(relay_open("file:///dev/null", &relay), ERR_UNREACHABLE);
+    cr_expect(strstr(err_text(), "'/dev/null' is not a directory"), "%s", err_text());
+}
+
 Test(relay_url, close_takes_null) {
     relay_close(NULL);
 }

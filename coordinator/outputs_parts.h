@@ -1,0 +1,22 @@
+/* What the outputs' files share; private to them. */
+#ifndef FUNCPIPE_COORDINATOR_OUTPUTS_PARTS_H
+#define FUNCPIPE_COORDINATOR_OUTPUTS_PARTS_H
+
+#include <stdbool.h>
+
+#include "coordinator/outputs.h"
+
+#define OUTPUTS_MARK_NAME "events.jsonl"
+
+/* Has a run written its outputs there? Its events.jsonl tells: the first file it makes and the last
+ * that is removed, with lines as outputs_event writes them (or none yet). */
+bool outputs_is_marked(const char *folder);
+/* ERR_EXISTS: the job file at `job` is one of those that outputs in the folder are made of. NULL:
+ * none. */
+int outputs_check_job(const char *folder, const char *job);
+/* ERR_EXISTS names the first thing below the folder that no run makes. */
+int outputs_check_own(const char *folder);
+/* Remove what runs make, the mark last, and nothing else. */
+int outputs_remove_own(const char *folder);
+
+#endif
