@@ -58,6 +58,7 @@ static int parse_user(const char *from, const char *end, RedisUrl *url) {
     TRY(decode("the user's name", from, colon ? colon : end, url->user, sizeof url->user));
     if (colon)
         TRY(decode("the password", colon + 1, end, url->password, sizeof url->password));
+    url->password_inside = url->password[0] != '\0';
     return 0;
 }
 
@@ -172,6 +173,8 @@ static int set_parameter(const char *rest, const char *name, const char *value, 
     url->given |= 1U << which;
     if (which >= 3 && !url->tls)
         return err_set(ERR_ARGUMENT, "the relay's URL: '%s' is of TLS, which is rediss://", name);
+    if ((which == 0 || which >= 3) && value[0] != '/')
+        return err_set(ERR_ARGUMENT, "the relay's URL: '%s' needs an absolute path", name);
     switch (which) {
     case 0:
         return read_password(value, url);

@@ -3,7 +3,7 @@
  *     redis://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]...][/DB][?NAME=VALUE&...]
  *     rediss://...                                     the same over TLS
  *
- *     password_file=PATH   the password is the file's first line
+ *     password_file=PATH   the password is the file's first line (all PATHs are absolute)
  *     prefix=TEXT          in front of every key ("funcpipe:")
  *     ttl=DURATION         an object that nobody dropped goes after this ("1d"): the last net
  *     ca=PATH cert=PATH key=PATH   TLS: whom to trust instead of the system's, own certificate
@@ -31,6 +31,7 @@ typedef struct RedisServer {
 
 typedef struct RedisUrl {
     bool tls;
+    bool password_inside; /* it stands in the URL itself */
     int n_servers;
     RedisServer servers[REDIS_MAX_SERVERS];
     char user[REDIS_SECRET_BYTES], password[REDIS_SECRET_BYTES]; /* "" when not given */

@@ -50,13 +50,23 @@ static int open_rediss(const char *place, Relay **out_relay) {
     return relay_redis_open(place, true, out_relay);
 }
 
+static int check_redis(const char *place) {
+    return relay_redis_check(place, false);
+}
+
+static int check_rediss(const char *place) {
+    return relay_redis_check(place, true);
+}
+
 typedef struct RelayScheme {
     const char *prefix;
     int (*open)(const char *place, Relay **out_relay); /* place: what follows the prefix */
+    int (*check)(const char *place);                   /* NULL: nothing more to check */
 } RelayScheme;
 
-static const RelayScheme schemes[] = {
-    {"file://", open_file}, {"redis://", open_redis}, {"rediss://", open_rediss}};
+static const RelayScheme schemes[] = {{"file://", open_file, NULL},
+                                      {"redis://", open_redis, check_redis},
+                                      {"rediss://", open_rediss, check_rediss}};
 enum { N_SCHEMES = sizeof schemes / sizeof schemes[0] };
 
 /* Says which schemes there are, and never more of the URL than its scheme: a password may follow.
@@ -83,8 +93,9 @@ static int unknown_scheme(const char *url) {
 
 int relay_check_url(const char *url) {
     for (int i = 0; i < N_SCHEMES; i++) {
-        if (strncmp(url, schemes[i].prefix, strlen(schemes[i].prefix)) == 0)
-            return 0;
+        size_t length = strlen(schemes[i].prefix);
+        if (strncmp(url, schemes[i].prefix, length) == 0)
+            return schemes[i].check ? schemes[i].check(url + length) : 0;
     }
     return unknown_scheme(url);
 }

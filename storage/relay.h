@@ -49,7 +49,8 @@ struct Relay {
 /* Open by URL: "file:///dev/shm/dir" (the directory is made if its parent exists; mode 0700).
  * ERR_ARGUMENT for an unknown scheme names the known ones; ERR_UNREACHABLE names the place. */
 int relay_open(const char *url, Relay **out_relay);
-/* Is the scheme one of those? Opens nothing. ERR_ARGUMENT as above. */
+/* May a job name this relay? Known scheme, well-formed, no password in it. Connects to nothing.
+ * ERR_ARGUMENT as above. */
 int relay_check_url(const char *url);
 void relay_close(Relay *relay); /* NULL is fine */
 

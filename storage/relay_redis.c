@@ -149,6 +149,18 @@ static void redis_close(Relay *relay) {
     free(redis);
 }
 
+int relay_redis_check(const char *place, bool tls) {
+    RedisUrl url;
+    TRY(redis_url_parse(place, tls, &url));
+    bool inside = url.password_inside;
+    explicit_bzero(&url, sizeof url);
+    return inside ? err_set(ERR_ARGUMENT,
+                            "the relay's URL holds a password, which every order and the outputs "
+                            "would keep: put it into a file and name that, "
+                            "?password_file=/PATH")
+                  : 0;
+}
+
 int relay_redis_open(const char *place, bool tls, Relay **out_relay) {
     static const RelayOps ops = {.name = "redis",
                                  .close = redis_close,

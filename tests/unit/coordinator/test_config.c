@@ -150,6 +150,11 @@ Test(config, refuses_wrong_types_and_units) {
     refuse("relay", "/dev/shm/x", ERR_ARGUMENT, "$.relay");
     refuse("relay", "mem://", ERR_ARGUMENT,
            "$.relay: the relay scheme 'mem://' is unknown (known: ");
+    refuse("relay", "redis://:hush@x", ERR_ARGUMENT,
+           ": --set relay: $.relay: the relay's URL holds a password, ");
+    refuse("relay", "redis://x?password_file=secret", ERR_ARGUMENT,
+           "'password_file' needs an absolute path");
+    refuse("relay", "redis://x:0", ERR_ARGUMENT, "$.relay: the relay's URL: ");
     refuse("relay", "ftp://me:secret@x", ERR_ARGUMENT,
            ": --set relay: $.relay: the relay scheme 'ftp://' is unknown");
     refuse("plan.isa", "neon", ERR_ARGUMENT, "$.plan.isa");
