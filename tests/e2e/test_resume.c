@@ -202,7 +202,9 @@ Test(resume, a_project_is_no_outputs, .init = e2e_enter, .fini = e2e_leave) {
         cr_assert_str_eq(e2e_read("checkpoints/resnet50.pt"), "precious");
         cr_assert_str_eq(e2e_read("logs/notes.txt"), "precious");
     }
-    E2e run = e2e_train("other/job.json", "other", E2E_ARGS("--resume", "latest"));
+    /* The resolved job file of a run may say how that run goes on, but not be overwritten. */
+    e2e_train_fully("other/job.json", "other", E2E_ARGS("--resume", "latest", "--set", "steps=30"));
+    E2e run = e2e_train("other/job.json", "other", E2E_ARGS("--overwrite"));
     cr_assert_eq(e2e_wait(&run), 2);
     cr_assert(strstr(e2e_read(run.err), "other/job.json' lies where"), "%s", e2e_read(run.err));
 }
