@@ -171,3 +171,6 @@ int open(const char *path, int flags, ...) {
     int number = fault("open", path);
     return number > 0 ? fail(number) : behind(number, real_open(path, flags, mode));
 }
+
+/* The same where a program is built with 64-bit file offsets. */
+int open64(const char *path, int flags, ...) __attribute__((alias("open")));
