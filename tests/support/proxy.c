@@ -14,6 +14,7 @@
 
 #include "core/clock.h"
 #include "core/err.h"
+#include "tests/support/loopback.h"
 
 enum { PIPE_BYTES = 256 << 10, PIPE_MARKS = 64, NO_CUT = -1 };
 
@@ -243,9 +244,6 @@ static void wake(Proxy *proxy) {
 
 int proxy_start(int server_port, Proxy **out_proxy) {
     Proxy *proxy = calloc(1, sizeof *proxy);
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    socklen_t length = sizeof address;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (!proxy)
         return err_set(ERR_MEMORY, "a proxy");
     pthread_mutex_init(&proxy->lock, NULL);
@@ -254,18 +252,14 @@ int proxy_start(int server_port, Proxy **out_proxy) {
     for (int i = 0; i < PROXY_MAX_CONNECTIONS; i++)
         proxy->connections[i].fds[0] = -1;
     proxy->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    proxy->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (bind(proxy->listen_fd, (struct sockaddr *)&address, sizeof address) < 0 ||
-        listen(proxy->listen_fd, PROXY_MAX_CONNECTIONS) < 0 ||
-        getsockname(proxy->listen_fd, (struct sockaddr *)&address, &length) < 0 ||
-        pthread_create(&proxy->thread, NULL, proxy_main, proxy) != 0) {
+    proxy->listen_fd = loopback_listen(SOCK_NONBLOCK, &proxy->port);
+    if (proxy->listen_fd < 0 || pthread_create(&proxy->thread, NULL, proxy_main, proxy) != 0) {
         int rc = err_errno(ERR_IO, errno, "a proxy");
         close(proxy->listen_fd);
         close(proxy->wake_fd);
         free(proxy);
         return rc;
     }
-    proxy->port = ntohs(address.sin_port);
     *out_proxy = proxy;
     return 0;
 }

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/err.h"
+#include "tests/support/loopback.h"
 
 struct RedisFake {
     pthread_t thread;
@@ -147,26 +148,19 @@ static void *fake_main(void *arg) {
 
 int redis_fake_start(const FakeRule *rules, RedisFake **out_fake) {
     RedisFake *fake = calloc(1, sizeof *fake);
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    socklen_t length = sizeof address;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (!fake)
         return err_set(ERR_MEMORY, "a fake of Redis");
     fake->rules = rules;
     pthread_mutex_init(&fake->lock, NULL);
     fake->stop_fd = eventfd(0, EFD_CLOEXEC);
-    fake->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (bind(fake->listen_fd, (struct sockaddr *)&address, sizeof address) < 0 ||
-        listen(fake->listen_fd, 16) < 0 ||
-        getsockname(fake->listen_fd, (struct sockaddr *)&address, &length) < 0 ||
-        pthread_create(&fake->thread, NULL, fake_main, fake) != 0) {
+    fake->listen_fd = loopback_listen(0, &fake->port);
+    if (fake->listen_fd < 0 || pthread_create(&fake->thread, NULL, fake_main, fake) != 0) {
         int rc = err_errno(ERR_IO, errno, "a fake of Redis");
         close(fake->listen_fd);
         close(fake->stop_fd);
         free(fake);
         return rc;
     }
-    fake->port = ntohs(address.sin_port);
     *out_fake = fake;
     return 0;
 }

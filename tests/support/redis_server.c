@@ -14,30 +14,21 @@
 
 #include "core/clock.h"
 #include "core/err.h"
+#include "tests/support/loopback.h"
 #include "tests/support/relay_suite.h"
 
 enum { START_TRIES = 5, READY_MS = 10000 };
 
-static struct sockaddr_in on_loopback(int port) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    return address;
-}
-
 static int free_port(void) {
-    struct sockaddr_in address = on_loopback(0);
-    socklen_t length = sizeof address;
     int port = -1;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (bind(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
-        getsockname(fd, (struct sockaddr *)&address, &length) == 0)
-        port = ntohs(address.sin_port);
-    close(fd);
+    int fd = loopback_listen(0, &port);
+    if (fd >= 0)
+        close(fd);
     return port;
 }
 
 static bool listens(int port) {
-    struct sockaddr_in address = on_loopback(port);
+    struct sockaddr_in address = loopback_address(port);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool yes = connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
     close(fd);
@@ -133,7 +124,7 @@ static bool read_line(int fd, char *line, size_t line_bytes) {
 }
 
 int64_t redis_server_ask(int port, const char *lines) {
-    struct sockaddr_in address = on_loopback(port);
+    struct sockaddr_in address = loopback_address(port);
     struct timeval patience = {.tv_sec = 20};
     char line[512] = "-no connection";
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
