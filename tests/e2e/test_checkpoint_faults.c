@@ -15,6 +15,7 @@ enum { STEPS = 80 };
 #define N_OF(array) (int)(sizeof(array) / sizeof(array)[0])
 #define WORKER "funcpipe-worker "
 #define COORDINATOR "funcpipe "
+#define LIMITED "--set", "update.schedule=null", "--set", "plan.replicas=[1,1,1]"
 
 static const char *const more[] = {"--set", "steps=80", NULL};
 static const char *const resume[] = {"--set", "steps=80", "--resume", "latest", NULL};
@@ -184,24 +185,19 @@ Test(checkpoint_faults, one_manifest, .init = e2e_enter, .fini = e2e_leave) {
 
 /* A limit on the size of files, instead of a full disk (also under sanitizers). */
 Test(checkpoint_faults, file_size_limit, .init = e2e_enter, .fini = e2e_leave) {
-    const char *all[] = {"--set", "steps=80", "--set", "plan.replicas=[1,1,1]", NULL, NULL, NULL};
-    e2e_train_fully(job(), "undisturbed", all);
-    E2e run = e2e_train(job(), "limited", all);
-    cr_assert(e2e_await_rows(&run, "limited", 35));
-    kill(run.pid, SIGINT);
-    cr_assert_eq(e2e_wait(&run), 130);
+    e2e_train_fully(job(), "undisturbed", E2E_ARGS("--set", "steps=80", LIMITED));
+    e2e_train_fully(job(), "limited", E2E_ARGS("--set", "steps=40", LIMITED));
     int64_t before = latest("limited");
     e2e_wrap_worker("grep -q '\"stage\":1,' \"$ORDER\" && ulimit -f 8");
-    all[4] = "--resume";
-    all[5] = "latest";
-    run = e2e_train(job(), "limited", all);
+    E2e run =
+        e2e_train(job(), "limited", E2E_ARGS("--set", "steps=80", LIMITED, "--resume", "latest"));
     cr_assert_eq(e2e_wait(&run), 1, "%s", e2e_read(run.err));
     cr_assert(strstr(e2e_read(run.err), "/model-00002-of-00003.safetensors': File too large"), "%s",
               e2e_read(run.err));
     e2e_check_clean(&run);
     unsetenv("FUNCPIPE_WORKER");
     cr_assert_eq(latest("limited"), before);
-    e2e_train_fully(job(), "limited", all);
+    e2e_train_fully(job(), "limited", E2E_ARGS("--set", "steps=80", LIMITED, "--resume", "latest"));
     check_equal("limited");
     check_checkpoints("limited");
 }

@@ -12,9 +12,9 @@
 #include "storage/relay.h"
 #include "tests/support/e2e.h"
 
-enum { STEPS = 100 };
+enum { STEPS = 300 };
 
-#define SHORT "--set", "steps=100"
+#define SHORT "--set", "steps=300"
 #define RELAY SHORT, "--set", "relay=file://relay"
 
 /* Train in the common relay until `row`, and die there with all that lies in it. */
