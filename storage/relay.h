@@ -22,6 +22,8 @@ enum { RELAY_KEY_BYTES = 200, RELAY_NOTE_MAX_BYTES = 4096, RELAY_MAX_PARTS = 64 
 typedef struct Relay Relay;
 typedef struct RelayCounters {
     int64_t n_puts, n_gets, n_waits, n_duplicates, n_notes, n_drops, n_retries;
+    int64_t n_requests;      /* sent to a store, of all kinds; 0 where there is no server */
+    int64_t n_read_requests; /* of these, on behalf of gets */
     int64_t put_bytes, get_bytes;
 } RelayCounters;
 
