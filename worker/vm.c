@@ -16,6 +16,7 @@
 
 #include "core/clock.h"
 #include "core/err.h"
+#include "core/process.h"
 
 typedef enum LaneState { LANE_ENDED, LANE_IDLE, LANE_WAITING, LANE_RUNNING } LaneState;
 
@@ -272,6 +273,7 @@ static void *queue_main(void *arg) {
     Lane *lane = arg;
     Vm *vm = lane->vm;
     pthread_setname_np(pthread_self(), lane->queue == QUEUE_FETCH ? "fetch" : "publish");
+    process_work_briefly();
     int64_t step = lane->step;
     int rc = vm->host.thread_start ? vm->host.thread_start(vm->host.ctx, lane->queue) : 0;
     if (rc < 0) {
