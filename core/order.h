@@ -10,6 +10,7 @@
 #define FUNCPIPE_CORE_ORDER_H
 
 #include "core/model.h"
+#include "core/reduction.h"
 
 enum { ORDER_PATH_BYTES = 1024, ORDER_URL_BYTES = 1024, ORDER_MAX_CHANNELS = 8 };
 #define ORDER_MAX_BYTES ((size_t)64 << 20)
@@ -78,6 +79,7 @@ typedef struct PlanSpec {
     int32_t threads;    /* per worker */
     char device[16];    /* "cpu" */
     char isa[32];       /* pinned; "auto" only before the plan is made */
+    ReduceSpec reduce;
 } PlanSpec;
 
 typedef struct Order {

@@ -49,12 +49,13 @@ Key key_gradient(const KeySpace *space, KeyPlace place, int consumer, int produc
                 micro);
 }
 
-Key key_reduce(const KeySpace *space, int64_t step, int stage, int replica) {
-    return make(SPACE "t%lld/r.%d.%d", SPACE_OF(space), number(step), stage, replica);
+Key key_sum(const KeySpace *space, int64_t step, char kind, int id, int chunk) {
+    return make(SPACE "t%lld/%c.%d.%d", SPACE_OF(space), number(step), kind, id, chunk);
 }
 
-Key key_tied(const KeySpace *space, int64_t step, int param, int layer, int replica) {
-    return make(SPACE "t%lld/u.%d.%d.%d", SPACE_OF(space), number(step), param, layer, replica);
+Key key_contribution(const KeySpace *space, int64_t step, char kind, int id, int chunk,
+                     int member) {
+    return make(SPACE "t%lld/%c.%d.%d.%d", SPACE_OF(space), number(step), kind, id, chunk, member);
 }
 
 Key key_norms(const KeySpace *space, int64_t step, int stage, int replica) {

@@ -2,8 +2,10 @@
  *
  *     JOB/gGEN/tSTEP/a.P-Q.M     activation of micro-batch M on edge P->Q     (train step STEP)
  *     JOB/gGEN/tSTEP/g.Q-P.M     its gradient, back from Q to P
- *     JOB/gGEN/tSTEP/r.S.R       replica R's gradients of stage S's own parameters
- *     JOB/gGEN/tSTEP/u.P.L.R     gradient of tied parameter P by its using layer L, replica R
+ *     JOB/gGEN/tSTEP/r.S.K.R     chunk K of replica R's gradients of stage S's own parameters
+ *     JOB/gGEN/tSTEP/r.S.K       its sum
+ *     JOB/gGEN/tSTEP/u.P.K.I     chunk K of contribution I to the gradient of tied parameter P:
+ * its uses in order of layers, in each the replicas; u.P.K its sum
  *     JOB/gGEN/tSTEP/n.S.R       norms, loss, finiteness and the leader's decision
  *     JOB/gGEN/eSTEP.B/a.P-Q.M   activation in evaluation batch B after train step STEP
  *     JOB/gGEN/eSTEP/v.S.R       evaluation sums of a loss stage's replica
@@ -38,8 +40,9 @@ typedef struct KeyPlace {
 
 Key key_activation(const KeySpace *space, KeyPlace place, int producer, int consumer, int micro);
 Key key_gradient(const KeySpace *space, KeyPlace place, int consumer, int producer, int micro);
-Key key_reduce(const KeySpace *space, int64_t step, int stage, int replica);
-Key key_tied(const KeySpace *space, int64_t step, int param, int layer, int replica);
+/* kind 'r', id a stage; kind 'u', id a parameter. */
+Key key_sum(const KeySpace *space, int64_t step, char kind, int id, int chunk);
+Key key_contribution(const KeySpace *space, int64_t step, char kind, int id, int chunk, int member);
 Key key_norms(const KeySpace *space, int64_t step, int stage, int replica);
 Key key_eval(const KeySpace *space, int64_t step, int stage, int replica);
 Key key_saved(const KeySpace *space, int64_t step, int stage, int replica);

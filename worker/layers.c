@@ -471,6 +471,10 @@ int layers_backward(Layers *layers, Stream *stream, MicroPlace place, int32_t sl
         if (rc >= 0) {
             rc = layers_note_time(layers, stream, layers->backward_ns, i, start_ns);
         }
+        if (rc >= 0 && layers->backward_done != NULL) {
+            rc = layers->backward_done(layers->backward_ctx, layers->setup.stage->first_layer + i,
+                                       stream);
+        }
         if (rc < 0) {
             return err_context(rc, "layer '%s' backward, step %lld, micro-batch %d",
                                local->layer->name, (long long)place.step, place.micro);
@@ -478,6 +482,12 @@ int layers_backward(Layers *layers, Stream *stream, MicroPlace place, int32_t sl
     }
     layers->n_backward += weight;
     return 0;
+}
+
+void layers_on_backward(Layers *layers, int (*done)(void *ctx, int32_t layer, Stream *stream),
+                        void *ctx) {
+    layers->backward_done = done;
+    layers->backward_ctx = ctx;
 }
 
 int layers_end_step(Layers *layers, Stream *stream) {

@@ -53,6 +53,10 @@ int layers_forward(Layers *layers, Stream *stream, MicroPlace place, int32_t slo
 int layers_recompute(Layers *layers, Stream *stream, MicroPlace place, int32_t slot);
 int layers_backward(Layers *layers, Stream *stream, MicroPlace place, int32_t slot, bool input,
                     bool weight);
+/* Call `done` behind each layer's backward from now on (NULL: no more); layers come in descending
+ * order. An error of it is the backward's. */
+void layers_on_backward(Layers *layers, int (*done)(void *ctx, int32_t layer, Stream *stream),
+                        void *ctx);
 /* A step without any micro-batch of this worker still needs zero gradients. */
 int layers_end_step(Layers *layers, Stream *stream);
 

@@ -98,7 +98,9 @@ struct Layers {
     double loss_scale;
     int32_t n_forward, n_backward; /* micro-batches done in this step */
     LossSums loss;
-    int64_t *forward_ns, *backward_ns; /* layers_time */
+    int64_t *forward_ns, *backward_ns;                              /* layers_time */
+    int (*backward_done)(void *ctx, int32_t layer, Stream *stream); /* layers_on_backward */
+    void *backward_ctx;
 };
 
 /* Device address of a home for the micro-batch in `slot`. */

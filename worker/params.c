@@ -210,20 +210,16 @@ static int params_finish_use(Params *params, const struct Layers *layers, Stream
     return params->ops->op_run(layers_op(layers, use->layer), stream, OP_FINISH, &args);
 }
 
-int params_finish(Params *params, const struct Layers *layers, Stream *stream) {
-    for (int32_t i = 0; i < params->n_states; i++) {
-        ParamState *state = &params->states[i];
-        for (int32_t u = 0; u < state->n_uses; u++) {
-            TRY(params_finish_use(params, layers, stream, &state->uses[u]));
-        }
-        if (state->tied_across || state->n_uses == 1) {
-            continue;
-        }
-        TRY(params->ops->copy(stream, state->g, state->uses[0].sum,
-                              (size_t)state->n * sizeof(float)));
-        for (int32_t u = 1; u < state->n_uses; u++) {
-            TRY(params->ops->add(stream, state->g, state->uses[u].sum, state->n));
-        }
+int params_finish(Params *params, const struct Layers *layers, Stream *stream, ParamState *state) {
+    for (int32_t u = 0; u < state->n_uses; u++) {
+        TRY(params_finish_use(params, layers, stream, &state->uses[u]));
+    }
+    if (state->tied_across || state->n_uses == 1) {
+        return 0;
+    }
+    TRY(params->ops->copy(stream, state->g, state->uses[0].sum, (size_t)state->n * sizeof(float)));
+    for (int32_t u = 1; u < state->n_uses; u++) {
+        TRY(params->ops->add(stream, state->g, state->uses[u].sum, state->n));
     }
     return 0;
 }

@@ -1,6 +1,6 @@
 /* Params: the parameters a stage holds, their gradients and update state.
  *
- * Every use of a parameter by a layer has its own gradient accumulator (ParamUse); after the last
+ * Every use of a parameter by a layer has its own gradient accumulator (ParamUse); after its last
  * backward params_finish makes the uses plain, reduce.c sums them over uses and replicas into `g`,
  * and params_update moves the weights. Statistics (BatchNorm) go the same way: their "gradient" is
  * the step's contribution, and the update is r <- decay^k r + c (gpu/kernels.h). */
@@ -59,8 +59,9 @@ int params_initialise(Params *params, Stream *stream);
 int params_load(Params *params, Stream *stream, const char *path);
 /* Hand the new weights to the ops that keep packed copies. */
 int params_prepare(Params *params, const struct Layers *layers, Stream *stream);
-/* Packed accumulators -> plain uses, uses of one stage summed into g (not for tied_across). */
-int params_finish(Params *params, const struct Layers *layers, Stream *stream);
+/* The backwards are done: packed accumulators -> plain uses, uses of one stage summed into g (not
+ * for tied_across). */
+int params_finish(Params *params, const struct Layers *layers, Stream *stream, ParamState *state);
 /* Sum of squares of g of every owned weight, ascending id: as many as the stage's norms
  * object holds (core/report.h). */
 int params_square_sums(Params *params, Stream *stream, double *out);

@@ -14,16 +14,22 @@ typedef struct ReduceBlob {
     FetchBlob blob;
 } ReduceBlob;
 
+/* A parameter of the stage and where its gradient goes. */
+typedef struct ReducePart {
+    ParamState *state;
+    Exchange *exchange; /* NULL: nobody else has it */
+    int64_t at;         /* its first element in the exchange's vector */
+    bool ends_exchange; /* no other one follows in it */
+} ReducePart;
+
 struct Reduce {
-    const Order *order;
-    const Stage *stage;
-    const DeviceOps *ops;
-    Params *params;
-    Fetch *fetch;
+    ReduceSetup setup;
+    int64_t step;
     int32_t replicas, loss_stage, loss_replicas;
-    ReduceBlob own, other;           /* gradients of the stage's own parameters (replicas > 1) */
-    ReduceBlob tied_own, tied_other; /* one tied parameter's use: tensors[0] is set per use */
-    size_t tied_bytes;
+    ReducePart *parts; /* (n_parts) in the order in which they become final */
+    int32_t n_parts, n_final;
+    Transfers *transfers; /* NULL: nothing to sum */
+    Exchange *replicas_sum;
     ReduceBlob *norms; /* per stage, replica 0; then the loss stage's others */
     int32_t n_norms;
     double *squares; /* (n_params) by parameter id; owners only */
@@ -64,41 +70,188 @@ static void *reduce_tensor(const ReduceBlob *blob, int32_t i) {
     return (char *)blob->bytes + blob->offsets[i];
 }
 
-static int reduce_open_replicas(Reduce *reduce) {
-    const Params *params = reduce->params;
-    BlobTensor *tensors = calloc((size_t)params->n_states + 1, sizeof *tensors);
-    if (tensors == NULL) {
-        return err_set(ERR_MEMORY, "an exchange object's form does not fit into memory");
+/* ---- who sums what ---- */
+
+/* Behind the last backward's pass over which layer is it final? */
+static int32_t reduce_final_layer(const ParamState *state) {
+    return state->uses[0].layer;
+}
+
+static int reduce_later_layer_first(const void *left, const void *right) {
+    const ReducePart *a = left, *b = right;
+    const int32_t layers[] = {reduce_final_layer(a->state), reduce_final_layer(b->state)};
+    if (layers[0] != layers[1]) {
+        return layers[0] > layers[1] ? -1 : 1;
     }
-    int32_t n = 0;
-    int64_t tied = 0;
-    for (int32_t i = 0; i < params->n_states; i++) {
-        const ParamState *state = &params->states[i];
-        if (state->tied_across) {
-            tied = state->n > tied ? state->n : tied;
-        } else {
-            tensors[n++] = (BlobTensor){DTYPE_F32, shape_1d(state->n)};
+    return a->state->id < b->state->id ? -1 : 1;
+}
+
+static int reduce_list_parts(Reduce *reduce) {
+    Params *params = reduce->setup.params;
+    reduce->parts = calloc((size_t)params->n_states + 1, sizeof *reduce->parts);
+    if (reduce->parts == NULL) {
+        return err_set(ERR_MEMORY, "the table of gradients does not fit into memory");
+    }
+    for (; reduce->n_parts < params->n_states; reduce->n_parts++) {
+        reduce->parts[reduce->n_parts].state = &params->states[reduce->n_parts];
+    }
+    qsort(reduce->parts, (size_t)reduce->n_parts, sizeof *reduce->parts, reduce_later_layer_first);
+    return 0;
+}
+
+static int reduce_open_transfers(Reduce *reduce, const ExchangeSetup *exchange) {
+    enum { N_UP = 2 };
+    if (reduce->transfers != NULL) {
+        return 0;
+    }
+    return transfers_open(reduce->setup.order, reduce->setup.open_relay, reduce->setup.ctx, N_UP,
+                          exchange_threads_down(exchange), &reduce->transfers);
+}
+
+/* The stage's own parameters, over its replicas. */
+static int reduce_open_replicas(Reduce *reduce) {
+    const int32_t stage = reduce->setup.stage->index;
+    FetchPeer *replicas = calloc((size_t)reduce->replicas, sizeof *replicas);
+    ReducePart *last = NULL;
+    int rc = 0;
+    if (replicas == NULL) {
+        return err_set(ERR_MEMORY, "the table of replicas does not fit into memory");
+    }
+    ExchangeSetup exchange = {.kind = 'r',
+                              .id = stage,
+                              .n_members = reduce->replicas,
+                              .n_holders = reduce->replicas,
+                              .members = replicas,
+                              .holders = replicas,
+                              .self = reduce->setup.order->replica,
+                              .own = &reduce->setup.order->replica,
+                              .n_own = 1,
+                              .spec = reduce->setup.order->plan.reduce};
+    for (int32_t r = 0; r < reduce->replicas; r++) {
+        replicas[r] = (FetchPeer){stage, r};
+    }
+    for (int32_t i = 0; i < reduce->n_parts; i++) {
+        ReducePart *part = &reduce->parts[i];
+        if (!part->state->tied_across) {
+            part->at = exchange.n_floats;
+            exchange.n_floats += part->state->n;
+            last = part;
         }
     }
-    int rc = 0;
-    if (reduce->replicas > 1) {
-        TRY_DONE(reduce_blob_init(&reduce->own, n, tensors));
-        TRY_DONE(reduce_blob_init(&reduce->other, n, tensors));
+    if (reduce->replicas > 1 && last != NULL) {
+        last->ends_exchange = true;
+        TRY_DONE(reduce_open_transfers(reduce, &exchange));
+        TRY_DONE(exchange_open(&exchange, reduce->transfers, &reduce->replicas_sum));
     }
-    if (tied > 0) {
-        tensors[0] = (BlobTensor){DTYPE_F32, shape_1d(tied)};
-        TRY_DONE(reduce_blob_init(&reduce->tied_own, 1, tensors));
-        TRY_DONE(reduce_blob_init(&reduce->tied_other, 1, tensors));
-        reduce->tied_bytes = reduce->tied_own.blob.capacity;
+    for (int32_t i = 0; i < reduce->n_parts; i++) {
+        if (!reduce->parts[i].state->tied_across) {
+            reduce->parts[i].exchange = reduce->replicas_sum;
+        }
     }
 done:
-    free(tensors);
+    free(replicas);
     return rc;
 }
 
+typedef struct TiedGroup { /* who uses a tied parameter */
+    FetchPeer *members, *holders;
+    int32_t *own;
+    int32_t n_members, n_holders, n_own, self;
+} TiedGroup;
+
+static void reduce_group_done(TiedGroup *group) {
+    free(group->members);
+    free(group->holders);
+    free(group->own);
+}
+
+static bool reduce_uses(const Layer *layer, int32_t param) {
+    for (int32_t role = 0; role < layer->n_params; role++) {
+        if (layer->params[role] == param) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Contributions by ascending layer, in each by replica; holders by stage and replica. */
+static int reduce_find_group(const Reduce *reduce, int32_t param, TiedGroup *group) {
+    const Model *model = &reduce->setup.order->model;
+    const PlanSpec *plan = &reduce->setup.order->plan;
+    int32_t last_stage = -1;
+    size_t most = 0;
+    for (int32_t l = 0; l < model->n_layers; l++) {
+        most += (size_t)plan->replicas[stage_of_layer(plan->ends, plan->n_stages, l)];
+    }
+    group->members = calloc(most, sizeof *group->members);
+    group->holders = calloc(most, sizeof *group->holders);
+    group->own = calloc((size_t)model->n_layers, sizeof *group->own);
+    if (group->members == NULL || group->holders == NULL || group->own == NULL) {
+        return err_set(ERR_MEMORY, "the uses of a parameter do not fit into memory");
+    }
+    for (int32_t l = 0; l < model->n_layers; l++) {
+        if (!reduce_uses(&model->layers[l], param)) {
+            continue;
+        }
+        const int32_t stage = stage_of_layer(plan->ends, plan->n_stages, l);
+        for (int32_t r = 0; r < plan->replicas[stage]; r++) {
+            const bool self =
+                stage == reduce->setup.stage->index && r == reduce->setup.order->replica;
+            if (stage != last_stage) {
+                group->self = self ? group->n_holders : group->self;
+                group->holders[group->n_holders++] = (FetchPeer){stage, r};
+            }
+            if (self) {
+                group->own[group->n_own++] = group->n_members;
+            }
+            group->members[group->n_members++] = (FetchPeer){stage, r};
+        }
+        last_stage = stage;
+    }
+    return 0;
+}
+
+static int reduce_open_tied(Reduce *reduce, ReducePart *part) {
+    TiedGroup group = {0};
+    int rc = reduce_find_group(reduce, part->state->id, &group);
+    const ExchangeSetup exchange = {.kind = 'u',
+                                    .id = part->state->id,
+                                    .n_floats = part->state->n,
+                                    .n_members = group.n_members,
+                                    .n_holders = group.n_holders,
+                                    .members = group.members,
+                                    .holders = group.holders,
+                                    .self = group.self,
+                                    .own = group.own,
+                                    .n_own = group.n_own,
+                                    .spec = reduce->setup.order->plan.reduce};
+    if (rc >= 0) {
+        rc = reduce_open_transfers(reduce, &exchange);
+    }
+    if (rc >= 0) {
+        rc = exchange_open(&exchange, reduce->transfers, &part->exchange);
+    }
+    part->ends_exchange = part->exchange != NULL;
+    reduce_group_done(&group);
+    return rc;
+}
+
+static int reduce_open_sums(Reduce *reduce) {
+    TRY(reduce_list_parts(reduce));
+    TRY(reduce_open_replicas(reduce));
+    for (int32_t i = 0; i < reduce->n_parts; i++) {
+        if (reduce->parts[i].state->tied_across) {
+            TRY(reduce_open_tied(reduce, &reduce->parts[i]));
+        }
+    }
+    return 0;
+}
+
+/* ---- norms ---- */
+
 static int reduce_find_owners(Reduce *reduce) {
-    const Model *model = &reduce->order->model;
-    const PlanSpec *plan = &reduce->order->plan;
+    const Model *model = &reduce->setup.order->model;
+    const PlanSpec *plan = &reduce->setup.order->plan;
     reduce->owner = calloc((size_t)model->n_params + 1, sizeof *reduce->owner);
     reduce->squares = calloc((size_t)model->n_params + 1, sizeof *reduce->squares);
     if (reduce->owner == NULL || reduce->squares == NULL) {
@@ -109,7 +262,7 @@ static int reduce_find_owners(Reduce *reduce) {
 }
 
 static int reduce_open_norms(Reduce *reduce) {
-    const PlanSpec *plan = &reduce->order->plan;
+    const PlanSpec *plan = &reduce->setup.order->plan;
     reduce->loss_stage = plan->n_stages - 1;
     reduce->loss_replicas = plan->replicas[reduce->loss_stage];
     const int32_t n = plan->n_stages + reduce->loss_replicas - 1;
@@ -119,7 +272,7 @@ static int reduce_open_norms(Reduce *reduce) {
     }
     for (; reduce->n_norms < n; reduce->n_norms++) {
         int64_t owned = 0;
-        for (int32_t p = 0; p < reduce->order->model.n_params; p++) {
+        for (int32_t p = 0; p < reduce->setup.order->model.n_params; p++) {
             owned += reduce->n_norms < plan->n_stages && reduce->owner[p] == reduce->n_norms;
         }
         const BlobTensor tensors[] = {
@@ -129,20 +282,15 @@ static int reduce_open_norms(Reduce *reduce) {
     return 0;
 }
 
-int reduce_open(const Order *order, const Stage *stage, const DeviceOps *ops, Params *params,
-                Fetch *fetch, Reduce **out_reduce) {
+int reduce_open(const ReduceSetup *setup, Reduce **out_reduce) {
     Reduce *reduce = calloc(1, sizeof *reduce);
     if (reduce == NULL) {
         return err_set(ERR_MEMORY, "the reduction does not fit into memory");
     }
-    *reduce = (Reduce){.order = order,
-                       .stage = stage,
-                       .ops = ops,
-                       .params = params,
-                       .fetch = fetch,
-                       .replicas = order->plan.replicas[stage->index]};
+    reduce->setup = *setup;
+    reduce->replicas = setup->order->plan.replicas[setup->stage->index];
     int rc = 0;
-    TRY_DONE(reduce_open_replicas(reduce));
+    TRY_DONE(reduce_open_sums(reduce));
     TRY_DONE(reduce_find_owners(reduce));
     TRY_DONE(reduce_open_norms(reduce));
     *out_reduce = reduce;
@@ -156,140 +304,108 @@ void reduce_close(Reduce *reduce) {
     if (reduce == NULL) {
         return;
     }
-    reduce_blob_done(&reduce->own);
-    reduce_blob_done(&reduce->other);
-    reduce_blob_done(&reduce->tied_own);
-    reduce_blob_done(&reduce->tied_other);
+    transfers_close(reduce->transfers);
+    exchange_close(reduce->replicas_sum);
+    for (int32_t i = 0; i < reduce->n_parts; i++) {
+        if (reduce->parts[i].state->tied_across) {
+            exchange_close(reduce->parts[i].exchange);
+        }
+    }
     for (int32_t i = 0; i < reduce->n_norms; i++) {
         reduce_blob_done(&reduce->norms[i]);
     }
+    free(reduce->parts);
     free(reduce->norms);
     free(reduce->squares);
     free(reduce->owner);
     free(reduce);
 }
 
-/* g = the contribution (first) or g += it. The contribution lies in host memory. */
-static int reduce_take(Reduce *reduce, Stream *stream, ParamState *state, const void *contribution,
-                       bool first) {
-    if (first) {
-        return reduce->ops->copy(stream, state->g, contribution, (size_t)state->n * sizeof(float));
+void reduce_interrupt(Reduce *reduce, bool on) {
+    if (reduce != NULL && reduce->transfers != NULL) {
+        transfers_interrupt(reduce->transfers, on);
     }
-    if (reduce->ops->host_memory) {
-        return reduce->ops->add(stream, state->g, contribution, state->n);
-    }
-    return err_set(ERR_UNSUPPORTED, "device '%s' cannot add from host memory", reduce->ops->name);
 }
 
-/* Sum over the replicas of this stage, parameters that no other stage holds. */
-static int reduce_replicas(Reduce *reduce, Stream *stream, int64_t step, int64_t *bytes) {
-    Params *params = reduce->params;
-    const int32_t stage = reduce->stage->index, self = reduce->order->replica;
-    for (int32_t i = 0, n = 0; i < params->n_states; i++) {
-        const ParamState *state = &params->states[i];
-        if (!state->tied_across) {
-            TRY(reduce->ops->copy(stream, reduce_tensor(&reduce->own, n++), state->g,
-                                  (size_t)state->n * sizeof(float)));
+/* ---- gradients ---- */
+
+void reduce_begin(Reduce *reduce, int64_t step, bool forget) {
+    reduce->step = step;
+    reduce->n_final = 0;
+    for (int32_t i = 0; i < reduce->n_parts; i++) {
+        if (reduce->parts[i].ends_exchange) {
+            exchange_begin(reduce->parts[i].exchange, step, forget);
         }
     }
-    TRY(reduce->ops->stream_sync(stream));
-    TRY(fetch_put(reduce->fetch, key_reduce(&reduce->fetch->space, step, stage, self),
-                  &reduce->own.blob, bytes));
-    for (int32_t r = 0; r < reduce->replicas; r++) {
-        const ReduceBlob *from = r == self ? &reduce->own : &reduce->other;
-        if (r != self) {
-            TRY(fetch_get(reduce->fetch, key_reduce(&reduce->fetch->space, step, stage, r),
-                          (FetchPeer){stage, r}, &from->blob, bytes));
-        }
-        for (int32_t i = 0, n = 0; i < params->n_states; i++) {
-            if (!params->states[i].tied_across) {
-                TRY(reduce_take(reduce, stream, &params->states[i], reduce_tensor(from, n++),
-                                r == 0));
-            }
-        }
-        TRY(reduce->ops->stream_sync(stream));
+}
+
+/* Bring a gradient into the exchange's vector. */
+static int reduce_write(Reduce *reduce, Stream *stream, const ReducePart *part, int32_t own,
+                        const float *gradient) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < part->state->n; i += n) {
+        float *to = exchange_in(part->exchange, own, part->at + i, &n);
+        n = n < part->state->n - i ? n : part->state->n - i;
+        TRY(reduce->setup.ops->copy(stream, to, gradient + i, (size_t)n * sizeof(float)));
     }
     return 0;
 }
 
-static void reduce_size_tied(ReduceBlob *blob, int64_t n) {
-    blob->tensors[0].shape = shape_1d(n);
-    blob->blob.capacity = (size_t)blob_layout(blob->tensors, 1, blob->offsets);
-}
-
-static const ParamUse *reduce_own_use(const ParamState *state, int32_t layer) {
-    for (int32_t u = 0; u < state->n_uses; u++) {
-        if (state->uses[u].layer == layer) {
-            return &state->uses[u];
-        }
-    }
-    return NULL;
-}
-
-/* Publish this worker's contributions to a parameter that several stages hold. */
-static int reduce_publish_tied(Reduce *reduce, Stream *stream, int64_t step,
-                               const ParamState *state, int64_t *bytes) {
-    reduce_size_tied(&reduce->tied_own, state->n);
-    for (int32_t u = 0; u < state->n_uses; u++) {
-        TRY(reduce->ops->copy(stream, reduce_tensor(&reduce->tied_own, 0), state->uses[u].sum,
-                              (size_t)state->n * sizeof(float)));
-        TRY(reduce->ops->stream_sync(stream));
-        TRY(fetch_put(reduce->fetch,
-                      key_tied(&reduce->fetch->space, step, state->id, state->uses[u].layer,
-                               reduce->order->replica),
-                      &reduce->tied_own.blob, bytes));
+static int reduce_read(Reduce *reduce, Stream *stream, const ReducePart *part) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < part->state->n; i += n) {
+        const float *from = exchange_out(part->exchange, part->at + i, &n);
+        n = n < part->state->n - i ? n : part->state->n - i;
+        TRY(reduce->setup.ops->copy(stream, part->state->g + i, from, (size_t)n * sizeof(float)));
     }
     return 0;
 }
 
-static int reduce_sum_tied(Reduce *reduce, Stream *stream, int64_t step, ParamState *state,
-                           int64_t *bytes) {
-    const Model *model = &reduce->order->model;
-    const PlanSpec *plan = &reduce->order->plan;
-    bool first = true;
-    reduce_size_tied(&reduce->tied_other, state->n);
-    for (int32_t l = 0; l < model->n_layers; l++) {
-        bool uses = false;
-        for (int32_t role = 0; role < model->layers[l].n_params; role++) {
-            uses = uses || model->layers[l].params[role] == state->id;
-        }
-        const int32_t stage = stage_of_layer(plan->ends, plan->n_stages, l);
-        for (int32_t r = 0; uses && r < plan->replicas[stage]; r++, first = false) {
-            const void *contribution = reduce_tensor(&reduce->tied_other, 0);
-            if (stage == reduce->stage->index && r == reduce->order->replica) {
-                contribution = reduce_own_use(state, l)->sum;
-            } else {
-                TRY(fetch_get(reduce->fetch, key_tied(&reduce->fetch->space, step, state->id, l, r),
-                              (FetchPeer){stage, r}, &reduce->tied_other.blob, bytes));
-            }
-            TRY(reduce_take(reduce, stream, state, contribution, first));
-            TRY(reduce->ops->stream_sync(stream));
-        }
+static int reduce_finish_part(Reduce *reduce, Stream *stream, const ReducePart *part) {
+    ParamState *state = part->state;
+    TRY(params_finish(reduce->setup.params, reduce->setup.layers, stream, state));
+    if (part->exchange == NULL) {
+        return 0;
+    }
+    if (!state->tied_across) {
+        TRY(reduce_write(reduce, stream, part, 0, state->g));
+    }
+    for (int32_t u = 0; state->tied_across && u < state->n_uses; u++) {
+        TRY(reduce_write(reduce, stream, part, u, state->uses[u].sum));
+    }
+    TRY(reduce->setup.ops->stream_sync(stream));
+    exchange_ready(part->exchange, part->at + state->n);
+    return 0;
+}
+
+int reduce_layer(Reduce *reduce, Stream *stream, int32_t layer) {
+    while (reduce->n_final < reduce->n_parts &&
+           reduce_final_layer(reduce->parts[reduce->n_final].state) >= layer) {
+        TRY(reduce_finish_part(reduce, stream, &reduce->parts[reduce->n_final]));
+        reduce->n_final++;
     }
     return 0;
 }
 
-static int reduce_gradients(Reduce *reduce, Stream *stream, int64_t step, int64_t *bytes) {
-    Params *params = reduce->params;
-    for (int32_t i = 0; i < params->n_states; i++) {
-        if (params->states[i].tied_across) {
-            TRY(reduce_publish_tied(reduce, stream, step, &params->states[i], bytes));
+static int reduce_gradients(Reduce *reduce, Stream *stream, int64_t *bytes) {
+    TRY(reduce_layer(reduce, stream, 0));
+    if (reduce->transfers == NULL) {
+        return 0;
+    }
+    TRY(transfers_wait(reduce->transfers, bytes));
+    for (int32_t i = 0; i < reduce->n_parts; i++) {
+        if (reduce->parts[i].exchange != NULL) {
+            TRY(reduce_read(reduce, stream, &reduce->parts[i]));
         }
     }
-    if (reduce->replicas > 1) {
-        TRY(reduce_replicas(reduce, stream, step, bytes));
-    }
-    for (int32_t i = 0; i < params->n_states; i++) {
-        if (params->states[i].tied_across) {
-            TRY(reduce_sum_tied(reduce, stream, step, &params->states[i], bytes));
-        }
-    }
-    return 0;
+    return reduce->setup.ops->stream_sync(stream);
 }
+
+/* ---- the rest of it ---- */
 
 /* Who publishes norms object i. */
 static FetchPeer reduce_norms_peer(const Reduce *reduce, int32_t i) {
-    const int32_t n_stages = reduce->order->plan.n_stages;
+    const int32_t n_stages = reduce->setup.order->plan.n_stages;
     return i < n_stages ? (FetchPeer){i, 0} : (FetchPeer){reduce->loss_stage, i - n_stages + 1};
 }
 
@@ -297,7 +413,7 @@ static int reduce_publish_norms(Reduce *reduce, Stream *stream, int64_t step, in
                                 const LossSums *loss, int32_t decision, int64_t *bytes) {
     ReduceBlob *norms = &reduce->norms[own];
     if (norms->tensors[0].shape.dims[0] > 0) {
-        TRY(params_square_sums(reduce->params, stream, reduce_tensor(norms, 0)));
+        TRY(params_square_sums(reduce->setup.params, stream, reduce_tensor(norms, 0)));
     }
     double *sum = reduce_tensor(norms, 1);
     int64_t *counts = reduce_tensor(norms, 2);
@@ -305,22 +421,23 @@ static int reduce_publish_norms(Reduce *reduce, Stream *stream, int64_t step, in
     counts[0] = loss->n_valid;
     counts[1] = loss->n_correct;
     counts[2] = decision;
-    counts[3] = reduce->params->n_skipped;
-    Key key = key_norms(&reduce->fetch->space, step, reduce->stage->index, reduce->order->replica);
-    int rc = fetch_put(reduce->fetch, key, &norms->blob, bytes);
+    counts[3] = reduce->setup.params->n_skipped;
+    Key key = key_norms(&reduce->setup.fetch->space, step, reduce->setup.stage->index,
+                        reduce->setup.order->replica);
+    int rc = fetch_put(reduce->setup.fetch, key, &norms->blob, bytes);
     if (rc > 0) { /* an earlier attempt's content stays: agree with it */
-        rc = fetch_get(reduce->fetch, key, (FetchPeer){-1, 0}, &norms->blob, bytes);
+        rc = fetch_get(reduce->setup.fetch, key, (FetchPeer){-1, 0}, &norms->blob, bytes);
     }
     return rc < 0 ? rc : 0;
 }
 
 /* All norms objects are here: sum them in one order. */
 static void reduce_conclude(const Reduce *reduce, ReduceResult *result) {
-    const Model *model = &reduce->order->model;
-    const double clip = reduce->order->update.clip_norm;
+    const Model *model = &reduce->setup.order->model;
+    const double clip = reduce->setup.order->update.clip_norm;
     double total = 0.0, loss = 0.0;
     memset(result, 0, sizeof *result);
-    for (int32_t s = 0; s < reduce->order->plan.n_stages; s++) {
+    for (int32_t s = 0; s < reduce->setup.order->plan.n_stages; s++) {
         const double *from = reduce_tensor(&reduce->norms[s], 0);
         for (int32_t p = 0; p < model->n_params; p++) {
             if (reduce->owner[p] == s) {
@@ -350,15 +467,16 @@ static void reduce_conclude(const Reduce *reduce, ReduceResult *result) {
     result->loss = result->n_valid > 0 ? loss / (double)result->n_valid : 0.0;
 }
 
-int reduce_run(Reduce *reduce, Stream *stream, int64_t step, const LossSums *loss, int32_t decision,
+int reduce_run(Reduce *reduce, Stream *stream, const LossSums *loss, int32_t decision,
                ReduceResult *out_result, int64_t *bytes) {
-    const int32_t stage = reduce->stage->index, replica = reduce->order->replica;
-    TRY(reduce_gradients(reduce, stream, step, bytes));
+    const int32_t stage = reduce->setup.stage->index, replica = reduce->setup.order->replica;
+    const int64_t step = reduce->step;
+    TRY(reduce_gradients(reduce, stream, bytes));
     int32_t own = -1;
     if (replica == 0) {
         own = stage;
     } else if (stage == reduce->loss_stage) {
-        own = reduce->order->plan.n_stages + replica - 1;
+        own = reduce->setup.order->plan.n_stages + replica - 1;
     }
     if (own >= 0) {
         TRY(reduce_publish_norms(reduce, stream, step, own, loss, decision, bytes));
@@ -366,9 +484,9 @@ int reduce_run(Reduce *reduce, Stream *stream, int64_t step, const LossSums *los
     for (int32_t i = 0; i < reduce->n_norms; i++) {
         FetchPeer peer = reduce_norms_peer(reduce, i);
         if (i != own) {
-            TRY(fetch_get(reduce->fetch,
-                          key_norms(&reduce->fetch->space, step, peer.stage, peer.replica), peer,
-                          &reduce->norms[i].blob, bytes));
+            TRY(fetch_get(reduce->setup.fetch,
+                          key_norms(&reduce->setup.fetch->space, step, peer.stage, peer.replica),
+                          peer, &reduce->norms[i].blob, bytes));
         }
     }
     reduce_conclude(reduce, out_result);
@@ -384,10 +502,10 @@ int reduce_publish_eval(Reduce *reduce, int64_t step, const LossSums *loss) {
     *(double *)reduce_tensor(&blob, 0) = loss->loss;
     ((int64_t *)reduce_tensor(&blob, 1))[0] = loss->n_valid;
     ((int64_t *)reduce_tensor(&blob, 1))[1] = loss->n_correct;
-    TRY_DONE(fetch_put(
-        reduce->fetch,
-        key_eval(&reduce->fetch->space, step, reduce->stage->index, reduce->order->replica),
-        &blob.blob, &bytes));
+    TRY_DONE(fetch_put(reduce->setup.fetch,
+                       key_eval(&reduce->setup.fetch->space, step, reduce->setup.stage->index,
+                                reduce->setup.order->replica),
+                       &blob.blob, &bytes));
 done:
     reduce_blob_done(&blob);
     return rc < 0 ? rc : 0;

@@ -31,6 +31,7 @@ typedef struct Worker {
     Slab slab;
     void *base;
     Reduce *reduce;
+    const Instr *last_backward; /* of the training program: weight gradients are final behind it */
     Save *save;
     Pulse pulse;
     ReduceResult result; /* of the last reduced step */
@@ -80,6 +81,11 @@ static int run_transfer(Worker *worker, const Instr *instr, int64_t step, MicroP
     }
 }
 
+static bool run_save_due(const Worker *worker, int64_t step) {
+    return order_save_due(worker->order, step) || step + 1 == worker->order->end_step ||
+           (worker->result.decision & (DECISION_SAVE | DECISION_STOP)) != 0;
+}
+
 static int run_begin_step(Worker *worker, int64_t step) {
     double scale = 1.0;
     if (worker->stage.has_loss) {
@@ -88,16 +94,31 @@ static int run_begin_step(Worker *worker, int64_t step) {
         scale = valid > 0 ? 1.0 / (double)valid : 0.0;
     }
     layers_begin_step(worker->layers, step, scale);
+    reduce_begin(worker->reduce, step,
+                 step == worker->order->first_step || run_save_due(worker, step - 1));
     return 0;
 }
 
-static int run_reduce(Worker *worker, int64_t step, int64_t *bytes) {
-    Stream *stream = worker->streams[QUEUE_COMPUTE];
+static int run_layer_done(void *ctx, int32_t layer, Stream *stream) {
+    return reduce_layer(((Worker *)ctx)->reduce, stream, layer);
+}
+
+/* The last backward of a step: gradients go their way layer by layer, unless the data are not what
+ * they were. */
+static int run_last_backward(Worker *worker, const Instr *instr, MicroPlace place) {
     TRY(data_check(&worker->data, false));
+    layers_on_backward(worker->layers, run_layer_done, worker);
+    int rc = layers_backward(worker->layers, worker->streams[QUEUE_COMPUTE], place, instr->slot,
+                             instr->op == INSTR_BACKWARD, true);
+    layers_on_backward(worker->layers, NULL, NULL);
+    return rc;
+}
+
+static int run_reduce(Worker *worker, int64_t *bytes) {
+    Stream *stream = worker->streams[QUEUE_COMPUTE];
     TRY(layers_end_step(worker->layers, stream));
-    TRY(params_finish(&worker->params, worker->layers, stream));
     const int32_t wish = atomic_exchange(&worker->pulse.decision, 0);
-    TRY(reduce_run(worker->reduce, stream, step, layers_loss(worker->layers), wish, &worker->result,
+    TRY(reduce_run(worker->reduce, stream, layers_loss(worker->layers), wish, &worker->result,
                    bytes));
     /* What an earlier attempt decided for this step stays; the wish is for the next one then. */
     atomic_fetch_or(&worker->pulse.decision, wish & ~worker->result.decision);
@@ -130,6 +151,9 @@ static int run_update(Worker *worker, int64_t step) {
 static int run_compute(Worker *worker, const Instr *instr, int64_t step, MicroPlace place,
                        int64_t *bytes) {
     Stream *stream = worker->streams[QUEUE_COMPUTE];
+    if (instr == worker->last_backward) {
+        return run_last_backward(worker, instr, place);
+    }
     switch (instr->op) {
     case INSTR_FORWARD:
         return layers_forward(worker->layers, stream, place, instr->slot);
@@ -142,7 +166,7 @@ static int run_compute(Worker *worker, const Instr *instr, int64_t step, MicroPl
     case INSTR_BACKWARD_W:
         return layers_backward(worker->layers, stream, place, instr->slot, false, true);
     case INSTR_REDUCE:
-        return run_reduce(worker, step, bytes);
+        return run_reduce(worker, bytes);
     case INSTR_UPDATE:
         return run_update(worker, step);
     default:
@@ -169,11 +193,6 @@ static int run_instr(void *ctx, const Instr *instr, int64_t step, int64_t *bytes
     return run_compute(worker, instr, step, place, bytes);
 }
 
-static bool run_save_due(const Worker *worker, int64_t step) {
-    return order_save_due(worker->order, step) || step + 1 == worker->order->end_step ||
-           (worker->result.decision & (DECISION_SAVE | DECISION_STOP)) != 0;
-}
-
 static int run_step_end(void *ctx, int64_t step) {
     Worker *worker = ctx;
     if (worker->evaluating) {
@@ -195,6 +214,7 @@ static void run_interrupt(void *ctx, bool on) {
     for (int q = 0; q < QUEUE_N; q++) {
         relay_interrupt(worker->fetches[q].relay, on);
     }
+    reduce_interrupt(worker->reduce, on);
 }
 
 /* ---- opening and closing ---- */
@@ -204,6 +224,28 @@ static int run_open_relay(const Worker *worker, Relay **out_relay) {
         return worker->env->open_relay(worker->env->ctx, worker->order, out_relay);
     }
     return relay_open(worker->order->relay_url, out_relay);
+}
+
+static int run_open_reduce_relay(void *ctx, Relay **out_relay) {
+    return run_open_relay(ctx, out_relay);
+}
+
+static int run_open_reduce(Worker *worker) {
+    const ReduceSetup setup = {.order = worker->order,
+                               .stage = &worker->stage,
+                               .ops = worker->ops,
+                               .layers = worker->layers,
+                               .params = &worker->params,
+                               .fetch = &worker->fetches[QUEUE_COMPUTE],
+                               .open_relay = run_open_reduce_relay,
+                               .ctx = worker};
+    for (int32_t i = 0; i < worker->train.n_instrs; i++) {
+        const Instr *instr = &worker->train.instrs[i];
+        if (instr->op == INSTR_BACKWARD || instr->op == INSTR_BACKWARD_W) {
+            worker->last_backward = instr;
+        }
+    }
+    return reduce_open(&setup, &worker->reduce);
 }
 
 static int run_open_pulse(Worker *worker) {
@@ -317,8 +359,7 @@ static int run_open(Worker *worker) {
     TRY(data_open(&worker->data, order, &worker->stage));
     TRY(run_open_memory(worker));
     TRY(run_load_state(worker));
-    TRY(reduce_open(order, &worker->stage, worker->ops, &worker->params,
-                    &worker->fetches[QUEUE_COMPUTE], &worker->reduce));
+    TRY(run_open_reduce(worker));
     TRY(run_open_relay(worker, &relay));
     TRY(save_open(order, &worker->stage, &worker->params, worker->env, relay, &worker->save));
     TRY(vm_open(&worker->train, &host,

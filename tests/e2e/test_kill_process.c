@@ -156,14 +156,14 @@ Test(kill_process, phases_of_a_step, .init = e2e_enter, .fini = e2e_leave) {
         {"the loss stage", WORKER "open /t57/+a.1-2.3 1 1 killed", 1},
         {"backward, before its publication", WORKER "link /t57/+g.1-0.3 1 1 kill", 1},
         {"behind it", WORKER "link /t57/+g.2-1.0 1 1 killed", 1},
-        {"reduce, before its publication", WORKER "link /t57/+r.1.0 1 1 kill", 1},
-        {"behind it", WORKER "link /t57/+r.1.1 1 1 killed", 1},
-        {"reduce, the other's part", WORKER "open /t57/+r.1.0 1 1 killed", 1},
+        {"reduce, before its publication", WORKER "link /t57/+r.1.0.0 1 1 kill", 1},
+        {"behind it", WORKER "link /t57/+r.1.0.1 1 1 killed", 1},
+        {"reduce, the other's part", WORKER "open /t57/+r.1.0.0 1 1 killed", 1},
         {"norms, before", WORKER "link /t57/+n.0.0 1 1 kill", 1},
         {"between norms and update", WORKER "link /t57/+n.1.0 1 1 killed", 1},
         {"update", WORKER "open /t57/+n.2.0 1 1 killed", 1},
         {"three at one step",
-         WORKER "link /t57/+a.1-2.0 1 1 kill;" WORKER "link /t57/+r.1.1 1 1 killed;" WORKER
+         WORKER "link /t57/+a.1-2.0 1 1 kill;" WORKER "link /t57/+r.1.0.1 1 1 killed;" WORKER
                 "link /t57/+n.0.0 1 1 killed",
          3}};
     check_phases(phases, N_OF(phases), 70);

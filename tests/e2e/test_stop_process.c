@@ -193,7 +193,7 @@ Test(stop_process, late_writes, .init = e2e_enter, .fini = e2e_leave) {
     static const Moment moments[] = {
         {"an activation", WORKER "link /t47/+a.1-2.2 1 1 stop", 1, 0},
         {"a gradient", WORKER "link /t47/+g.1-0.1 1 1 stop", 1, 1},
-        {"a reduction", WORKER "link /t47/+r.1.1 1 1 stop", 1, 1},
+        {"a reduction", WORKER "link /t47/+r.1.0.1 1 1 stop", 1, 1},
         {"norms", WORKER "link /t47/+n.0.0 1 1 stop", 0, 0},
         {"a heartbeat", WORKER "rename /@h.2.0 3 1 stop", 2, 0},
         {"the first heartbeat", WORKER "rename /@h.1.0 1 1 stop", 1, 0},

@@ -134,16 +134,15 @@ static int seed_reduce(Relay *relay, const SimJob *job) {
     const PlanSpec *plan = &job->order.plan;
     KeySpace space;
     Stage stage;
-    BlobTensor tensors[16];
+    int64_t elements = 0;
     TRY(open_space(job, &space));
     TRY(stage_init(&stage, &job->order.model, plan->ends, plan->n_stages, 1));
-    const int n = stage.n_params;
-    for (int i = 0; i < n && i < 16; i++) {
-        int64_t elements = model_param_elements(&job->order.model, stage.params[i].param);
-        tensors[i] = (BlobTensor){DTYPE_F32, shape_1d(elements)};
+    for (int i = 0; i < stage.n_params; i++) {
+        elements += model_param_elements(&job->order.model, stage.params[i].param);
     }
     stage_done(&stage);
-    return put_infinite(relay, key_reduce(&space, BAD_STEP, 1, 1), tensors, n);
+    const BlobTensor all = {DTYPE_F32, shape_1d(elements)};
+    return put_infinite(relay, key_contribution(&space, BAD_STEP, 'r', 1, 0, 1), &all, 1);
 }
 
 /* What stage 1 gets back from stage 2 for micro-batch 1 in BAD_STEP. */

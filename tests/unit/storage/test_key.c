@@ -16,8 +16,8 @@ Test(key, texts) {
     IS(key_activation(&space, evaluation, 0, 1, 4), "mnist/g3/e7.2/a.0-1.4");
     IS(key_activation(&space, (KeyPlace){0, 0}, 0, 2, 0), "mnist/g3/e0.0/a.0-2.0");
     IS(key_gradient(&space, train, 1, 0, 4), "mnist/g3/t7/g.1-0.4");
-    IS(key_reduce(&space, 7, 1, 2), "mnist/g3/t7/r.1.2");
-    IS(key_tied(&space, 7, 1, 2, 3), "mnist/g3/t7/u.1.2.3");
+    IS(key_sum(&space, 7, 'r', 1, 2), "mnist/g3/t7/r.1.2");
+    IS(key_contribution(&space, 7, 'u', 1, 2, 3), "mnist/g3/t7/u.1.2.3");
     IS(key_norms(&space, 7, 1, 2), "mnist/g3/t7/n.1.2");
     IS(key_eval(&space, 7, 1, 2), "mnist/g3/e7/v.1.2");
     IS(key_saved(&space, 7, 1, 2), "mnist/g3/t7/s.1.2");
@@ -40,7 +40,8 @@ static int all_keys(Key *out, int64_t step) {
             int b = numbers[j];
             KeyPlace t = {step, -1};
             KeyPlace e = {step, a};
-            out[n++] = key_reduce(&space, step, a, b);
+            out[n++] = key_sum(&space, step, 'r', a, b);
+            out[n++] = key_sum(&space, step, 'u', a, b);
             out[n++] = key_norms(&space, step, a, b);
             out[n++] = key_saved(&space, step, a, b);
             out[n++] = key_eval(&space, step, a, b);
@@ -50,7 +51,8 @@ static int all_keys(Key *out, int64_t step) {
                 out[n++] = key_gradient(&space, t, a, b, c);
                 out[n++] = key_activation(&space, e, b, c, 1);
                 out[n++] = key_gradient(&space, e, b, c, 1);
-                out[n++] = key_tied(&space, step, a, b, c);
+                out[n++] = key_contribution(&space, step, 'r', a, b, c);
+                out[n++] = key_contribution(&space, step, 'u', a, b, c);
             }
         }
     }
@@ -78,7 +80,7 @@ Test(key, largest_numbers_fit) {
     KeyPlace place = {INT64_MAX, INT64_MAX};
     int m = INT32_MAX;
     cr_expect_eq(relay_check_key(key_activation(&large, place, m, m, m).text), 0);
-    cr_expect_eq(relay_check_key(key_tied(&large, INT64_MAX, m, m, m).text), 0);
+    cr_expect_eq(relay_check_key(key_contribution(&large, INT64_MAX, 'r', m, m, m).text), 0);
     cr_expect_eq(relay_check_key(key_fence(&large, m, m, INT64_MAX).text), 0);
 }
 

@@ -1,0 +1,55 @@
+#include "core/reduction.h"
+
+#include <string.h>
+
+/* What is taken for granted where nothing was measured: a store in the same data centre. */
+enum { TYPICAL_LATENCY_US = 1000, TYPICAL_RATE_BYTES_PER_S = 100000000 };
+
+const char *const reduction_form_names[REDUCE_N_FORMS] = {"auto", "whole", "chunked", "in_store"};
+const char *const reduction_wire_names[REDUCE_N_WIRES] = {"f32", "bf16"};
+
+double reduction_seconds(const ReduceSpec *spec, ReduceForm form, int64_t bytes,
+                         int32_t n_holders) {
+    double n = n_holders;
+    double latency = (double)(spec->latency_us > 0 ? spec->latency_us : TYPICAL_LATENCY_US) / 1e6;
+    double rate =
+        (double)(spec->rate_bytes_per_s > 0 ? spec->rate_bytes_per_s : TYPICAL_RATE_BYTES_PER_S);
+    double seconds = (double)bytes / rate;
+    switch (form) {
+    case REDUCE_WHOLE:
+        return 2 * latency + seconds * (n - 1);
+    case REDUCE_CHUNKED:
+        return 4 * latency + 2 * seconds * (n - 1) / n;
+    default:
+        return 2 * latency + seconds;
+    }
+}
+
+ReduceForm reduction_choose(const ReduceSpec *spec, int64_t bytes, int32_t n_holders) {
+    ReduceForm best = REDUCE_WHOLE;
+    if (spec->form != REDUCE_AUTO)
+        return spec->form;
+    for (int form = REDUCE_CHUNKED; form < REDUCE_N_FORMS; form++) {
+        if (form == REDUCE_IN_STORE && (!spec->store_adds || spec->wire != REDUCE_F32))
+            continue;
+        if (reduction_seconds(spec, (ReduceForm)form, bytes, n_holders) <
+            reduction_seconds(spec, best, bytes, n_holders))
+            best = (ReduceForm)form;
+    }
+    return best;
+}
+
+uint16_t reduction_to_bf16(float value) {
+    uint32_t bits = 0;
+    memcpy(&bits, &value, sizeof bits);
+    if ((bits & 0x7fffffffU) > 0x7f800000U)
+        return (uint16_t)(bits >> 16 | 0x40U);
+    return (uint16_t)((bits + 0x7fffU + (bits >> 16 & 1U)) >> 16);
+}
+
+float reduction_from_bf16(uint16_t half) {
+    uint32_t bits = (uint32_t)half << 16;
+    float value = 0;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}

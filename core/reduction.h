@@ -1,0 +1,61 @@
+/* How gradients are summed over the workers that hold them, through a store that they all reach.
+ * Sums are exact: one fixed order of contributions in every form, so that forms differ in time and
+ * not in a bit (with the f32 wire).
+ *
+ *     whole      every holder publishes what it has and reads what all others have
+ *     chunked    the vector is cut; each holder adds up its own chunk of it from all contributions
+ *                and publishes the sum: no link carries more than 2 s (n-1)/n bytes one way
+ *     in_store   the store adds; each holder publishes s and reads s
+ *
+ * With n holders, s bytes, a link of w bytes/s each way and t seconds a request, one after another:
+ *
+ *     whole      2 t + s (n-1)/w        chunked    4 t + 2 s (n-1)/(n w)        in_store   2 t +
+ * s/w
+ *
+ * (all transfers overlap: the busier direction of the link counts). All zero is a fine spec. */
+#ifndef FUNCPIPE_CORE_REDUCTION_H
+#define FUNCPIPE_CORE_REDUCTION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define REDUCE_CHUNK_BYTES (INT64_C(1) << 20)
+#define REDUCE_MAX_CHUNK_BYTES (INT64_C(64) << 20)
+
+typedef enum ReduceForm {
+    REDUCE_AUTO, /* reduction_choose says which */
+    REDUCE_WHOLE,
+    REDUCE_CHUNKED,
+    REDUCE_IN_STORE,
+    REDUCE_N_FORMS
+} ReduceForm;
+
+typedef enum ReduceWire {
+    REDUCE_F32,
+    REDUCE_BF16, /* half the bytes; what rounding takes away is added to the next step's */
+    REDUCE_N_WIRES
+} ReduceWire;
+
+typedef struct ReduceSpec { /* one for all workers of a job: they must agree */
+    ReduceForm form;
+    ReduceWire wire;
+    int64_t chunk_bytes;      /* the largest object; 0: REDUCE_CHUNK_BYTES */
+    int64_t latency_us;       /* of a request; 0: not known */
+    int64_t rate_bytes_per_s; /* of a worker's link, each way; 0: not known */
+    bool store_adds;          /* relay_adds */
+} ReduceSpec;
+
+extern const char *const reduction_form_names[REDUCE_N_FORMS]; /* "auto", "whole", ... */
+extern const char *const reduction_wire_names[REDUCE_N_WIRES]; /* "f32", "bf16" */
+
+/* The form for a vector of `bytes` (on the wire) and so many holders: the spec's, or the one with
+ * the smallest of the times above. Never AUTO. A 16-bit wire is not summed in the store. */
+ReduceForm reduction_choose(const ReduceSpec *spec, int64_t bytes, int32_t n_holders);
+/* Those times, in seconds. */
+double reduction_seconds(const ReduceSpec *spec, ReduceForm form, int64_t bytes, int32_t n_holders);
+
+/* float -> bf16, to nearest and to even; NaN stays one. And back. */
+uint16_t reduction_to_bf16(float value);
+float reduction_from_bf16(uint16_t bits);
+
+#endif

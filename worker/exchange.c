@@ -1,0 +1,537 @@
+#include "worker/exchange.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/err.h"
+
+typedef enum ExchangeOp {
+    EXCHANGE_PUT,
+    EXCHANGE_ADD,
+    EXCHANGE_GET,
+    EXCHANGE_PUT_SUM,
+    EXCHANGE_GET_SUM
+} ExchangeOp;
+
+typedef struct ExchangeTask {
+    Transfer transfer;
+    Exchange *exchange;
+    ExchangeOp op;
+    int32_t chunk;
+    int32_t member; /* PUT: number among the own ones; GET: the member */
+} ExchangeTask;
+
+/* A part of the vector that travels as one object. Its blobs have one form. */
+typedef struct ExchangeChunk {
+    int64_t first, n; /* floats */
+    int32_t bucket;
+    int32_t holder;  /* who adds it up and publishes the sum; -1: each for itself, or the store */
+    BlobTensor wire; /* of contributions */
+    size_t offset, bytes; /* of a contribution's blob: where its tensor lies, all of it */
+    BlobTensor sum_wire;
+    size_t sum_offset, sum_bytes;
+    char *own;                 /* (n_own) contributions' blobs, one behind the other */
+    char *in;                  /* (n_members) those of others; NULL where they are not wanted */
+    char *sum;                 /* the sum's blob */
+    _Atomic int32_t n_missing; /* of others' contributions */
+    ExchangeTask *puts, *gets, *sum_task; /* (n_own), (others), one or NULL */
+} ExchangeChunk;
+
+struct Exchange {
+    ExchangeSetup setup;
+    FetchPeer *members, *holders;
+    int32_t *own;
+    int32_t *own_number; /* (n_members) number among the own ones; -1: another worker's */
+    Transfers *transfers;
+    ReduceForm form;
+    int64_t step;
+    int32_t n_buckets, n_chunks;
+    int64_t *bucket_ends;  /* (n_buckets) */
+    ExchangeChunk *chunks; /* ascending; a bucket's lie together */
+    int32_t n_started;     /* buckets that have gone their way in this step */
+    char *memory;
+    ExchangeTask *tasks;
+    int32_t n_tasks;
+    /* a 16-bit wire's */
+    float *exact;        /* (n_own, n_floats) what is to be sent */
+    float *residual;     /* (n_own, n_floats) what the last step's rounding took away */
+    float *residual_sum; /* (n_floats) the same of sums made here */
+    float *sums;         /* (n_floats) what came, as floats */
+};
+
+/* ---- loops ---- */
+
+enum { LOOP = 16 }; /* what a compiler turns into vectors */
+
+static void add_floats(float *restrict sum, const float *restrict from, int64_t n) {
+    int64_t i = 0;
+    for (; i + LOOP <= n; i += LOOP) {
+        for (int k = 0; k < LOOP; k++) {
+            sum[i + k] += from[i + k];
+        }
+    }
+    for (; i < n; i++) {
+        sum[i] += from[i];
+    }
+}
+
+static void add_halves(float *restrict sum, const uint16_t *restrict from, int64_t n, bool first) {
+    for (int64_t i = 0; i < n; i++) {
+        float value = reduction_from_bf16(from[i]);
+        sum[i] = first ? value : sum[i] + value;
+    }
+}
+
+/* to = exact + residual, rounded; residual = what that took away (nothing of what is not finite).
+ */
+static void round_floats(uint16_t *restrict to, const float *restrict exact,
+                         float *restrict residual, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        float value = exact[i] + residual[i];
+        to[i] = reduction_to_bf16(value);
+        float lost = value - reduction_from_bf16(to[i]);
+        residual[i] = isfinite(lost) ? lost : 0.0F;
+    }
+}
+
+/* ---- where things lie ---- */
+
+static bool is_half(const Exchange *exchange) {
+    return exchange->setup.spec.wire == REDUCE_BF16;
+}
+
+static char *own_blob(const ExchangeChunk *chunk, int32_t number) {
+    return chunk->own + (size_t)number * chunk->bytes;
+}
+
+static char *in_blob(const ExchangeChunk *chunk, int32_t member) {
+    return chunk->in + (size_t)member * chunk->bytes;
+}
+
+static bool gathers(const Exchange *exchange, const ExchangeChunk *chunk) {
+    return exchange->form == REDUCE_WHOLE ||
+           (exchange->form == REDUCE_CHUNKED && chunk->holder == exchange->setup.self);
+}
+
+static FetchBlob part_blob(const ExchangeChunk *chunk, char *bytes) {
+    return (FetchBlob){bytes, chunk->bytes, &chunk->wire, &chunk->offset, 1};
+}
+
+static FetchBlob sum_blob(const ExchangeChunk *chunk) {
+    return (FetchBlob){chunk->sum, chunk->sum_bytes, &chunk->sum_wire, &chunk->sum_offset, 1};
+}
+
+/* ---- what the threads do ---- */
+
+/* All contributions to a chunk are here: add them up in order. */
+static void add_up(Exchange *exchange, ExchangeChunk *chunk) {
+    float *sum = is_half(exchange) ? exchange->sums + chunk->first
+                                   : (float *)(void *)(chunk->sum + chunk->sum_offset);
+    for (int32_t m = 0; m < exchange->setup.n_members; m++) {
+        const int32_t number = exchange->own_number[m];
+        const char *blob = number >= 0 ? own_blob(chunk, number) : in_blob(chunk, m);
+        const void *from = blob + chunk->offset;
+        if (is_half(exchange)) {
+            add_halves(sum, from, chunk->n, m == 0);
+        } else if (m == 0) {
+            memcpy(sum, from, (size_t)chunk->n * sizeof(float));
+        } else {
+            add_floats(sum, from, chunk->n);
+        }
+    }
+    if (chunk->sum_task == NULL) {
+        return;
+    }
+    if (is_half(exchange)) { /* all take what is sent, the sender too */
+        uint16_t *halves = (uint16_t *)(void *)(chunk->sum + chunk->sum_offset);
+        round_floats(halves, sum, exchange->residual_sum + chunk->first, chunk->n);
+        add_halves(sum, halves, chunk->n, true);
+    }
+    transfers_submit(exchange->transfers, TRANSFER_UP, &chunk->sum_task->transfer);
+}
+
+static int get_sum(Exchange *exchange, ExchangeChunk *chunk, Fetch *fetch, Key key,
+                   int64_t *bytes) {
+    const FetchBlob blob = sum_blob(chunk);
+    FetchPeer nobody = {-1, 0};
+    FetchPeer peer = chunk->holder >= 0 ? exchange->holders[chunk->holder] : nobody;
+    TRY(fetch_get(fetch, key, peer, &blob, bytes));
+    if (is_half(exchange)) {
+        add_halves(exchange->sums + chunk->first,
+                   (const uint16_t *)(const void *)(chunk->sum + chunk->sum_offset), chunk->n,
+                   true);
+    }
+    return 0;
+}
+
+static int exchange_run(Transfer *transfer, Fetch *fetch, int64_t *bytes) {
+    ExchangeTask *task = (ExchangeTask *)transfer;
+    Exchange *exchange = task->exchange;
+    ExchangeChunk *chunk = &exchange->chunks[task->chunk];
+    const char kind = exchange->setup.kind;
+    const int32_t id = exchange->setup.id;
+    FetchBlob blob = sum_blob(chunk);
+    const Key sum = key_sum(&fetch->space, exchange->step, kind, id, task->chunk);
+    switch (task->op) {
+    case EXCHANGE_PUT:
+        blob = part_blob(chunk, own_blob(chunk, task->member));
+        return fetch_put(fetch,
+                         key_contribution(&fetch->space, exchange->step, kind, id, task->chunk,
+                                          exchange->own[task->member]),
+                         &blob, bytes);
+    case EXCHANGE_ADD:
+        return err_set(ERR_UNSUPPORTED, "this store cannot sum");
+    case EXCHANGE_GET:
+        blob = part_blob(chunk, in_blob(chunk, task->member));
+        TRY(fetch_get(
+            fetch,
+            key_contribution(&fetch->space, exchange->step, kind, id, task->chunk, task->member),
+            exchange->members[task->member], &blob, bytes));
+        if (atomic_fetch_sub(&chunk->n_missing, 1) == 1) {
+            add_up(exchange, chunk);
+        }
+        return 0;
+    case EXCHANGE_PUT_SUM:
+        return fetch_put(fetch, sum, &blob, bytes);
+    case EXCHANGE_GET_SUM:
+    default:
+        return get_sum(exchange, chunk, fetch, sum, bytes);
+    }
+}
+
+/* ---- opening ---- */
+
+static int64_t ceil_div(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
+/* Cut: buckets of about chunk_bytes, or of n_holders such chunks. */
+static int cut_vector(Exchange *exchange) {
+    const ExchangeSetup *setup = &exchange->setup;
+    const int64_t element = is_half(exchange) ? 2 : 4;
+    const int64_t chunk_bytes =
+        setup->spec.chunk_bytes > 0 ? setup->spec.chunk_bytes : REDUCE_CHUNK_BYTES;
+    const int64_t target = chunk_bytes / element > 0 ? chunk_bytes / element : 1;
+    const int32_t pieces = exchange->form == REDUCE_CHUNKED ? setup->n_holders : 1;
+    const int64_t n_buckets = ceil_div(setup->n_floats, target * pieces);
+    if (n_buckets * pieces > INT32_MAX) {
+        return err_set(ERR_LIMIT, "%lld gradients in chunks of %lld bytes are too many chunks",
+                       (long long)setup->n_floats, (long long)chunk_bytes);
+    }
+    exchange->n_buckets = (int32_t)n_buckets;
+    exchange->bucket_ends = calloc((size_t)n_buckets + 1, sizeof *exchange->bucket_ends);
+    exchange->chunks = calloc((size_t)(n_buckets * pieces) + 1, sizeof *exchange->chunks);
+    if (exchange->bucket_ends == NULL || exchange->chunks == NULL) {
+        return err_set(ERR_MEMORY, "%lld chunks of gradients", (long long)n_buckets * pieces);
+    }
+    for (int32_t b = 0; b < exchange->n_buckets; b++) {
+        const int64_t first = setup->n_floats * b / n_buckets;
+        const int64_t end = setup->n_floats * (b + 1) / n_buckets;
+        exchange->bucket_ends[b] = end;
+        for (int32_t p = 0; p < pieces; p++) {
+            const int64_t from = first + (end - first) * p / pieces;
+            const int64_t to = first + (end - first) * (p + 1) / pieces;
+            if (from == to) {
+                continue;
+            }
+            exchange->chunks[exchange->n_chunks++] =
+                (ExchangeChunk){.first = from,
+                                .n = to - from,
+                                .bucket = b,
+                                .holder = exchange->form == REDUCE_CHUNKED ? p : -1};
+        }
+    }
+    return 0;
+}
+
+static int lay_out(const Exchange *exchange, ExchangeChunk *chunk) {
+    const bool sum_half = is_half(exchange) && exchange->form == REDUCE_CHUNKED;
+    chunk->wire = (BlobTensor){is_half(exchange) ? DTYPE_BF16 : DTYPE_F32, shape_1d(chunk->n)};
+    chunk->sum_wire = (BlobTensor){sum_half ? DTYPE_BF16 : DTYPE_F32, shape_1d(chunk->n)};
+    const int64_t bytes = blob_layout(&chunk->wire, 1, &chunk->offset);
+    const int64_t sum_bytes = blob_layout(&chunk->sum_wire, 1, &chunk->sum_offset);
+    if (bytes < 0 || sum_bytes < 0) {
+        return (int)(bytes < 0 ? bytes : sum_bytes);
+    }
+    chunk->bytes = (size_t)ceil_div(bytes, BLOB_ALIGN) * BLOB_ALIGN;
+    chunk->sum_bytes = (size_t)ceil_div(sum_bytes, BLOB_ALIGN) * BLOB_ALIGN;
+    return 0;
+}
+
+/* One memory for all blobs. */
+static int place_chunks(Exchange *exchange) {
+    const ExchangeSetup *setup = &exchange->setup;
+    size_t at = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        at = 0;
+        for (int32_t c = 0; c < exchange->n_chunks; c++) {
+            ExchangeChunk *chunk = &exchange->chunks[c];
+            if (pass == 0) {
+                TRY(lay_out(exchange, chunk));
+            }
+            char *base = exchange->memory;
+            chunk->own = base + at;
+            at += (size_t)setup->n_own * chunk->bytes;
+            if (gathers(exchange, chunk)) {
+                chunk->in = base + at;
+                at += (size_t)setup->n_members * chunk->bytes;
+            }
+            chunk->sum = base + at;
+            at += chunk->sum_bytes;
+        }
+        if (pass == 0) {
+            exchange->memory = aligned_alloc(BLOB_ALIGN, at + BLOB_ALIGN);
+            if (exchange->memory == NULL) {
+                return err_set(ERR_MEMORY, "%zu bytes for gradients under way", at);
+            }
+            memset(exchange->memory, 0, at + BLOB_ALIGN);
+        }
+    }
+    return 0;
+}
+
+static ExchangeTask *add_task(Exchange *exchange, ExchangeOp op, int32_t chunk, int32_t member) {
+    ExchangeTask *task = &exchange->tasks[exchange->n_tasks++];
+    *task = (ExchangeTask){.transfer = {.run = exchange_run},
+                           .exchange = exchange,
+                           .op = op,
+                           .chunk = chunk,
+                           .member = member};
+    return task;
+}
+
+static int make_tasks(Exchange *exchange) {
+    const ExchangeSetup *setup = &exchange->setup;
+    const size_t per_chunk = (size_t)setup->n_members + 1;
+    exchange->tasks = calloc((size_t)exchange->n_chunks * per_chunk + 1, sizeof *exchange->tasks);
+    if (exchange->tasks == NULL) {
+        return err_set(ERR_MEMORY, "%d chunks of gradients", exchange->n_chunks);
+    }
+    for (int32_t c = 0; c < exchange->n_chunks; c++) {
+        ExchangeChunk *chunk = &exchange->chunks[c];
+        const bool gather = gathers(exchange, chunk);
+        if (!gather || exchange->form == REDUCE_WHOLE) {
+            for (int32_t k = 0; k < setup->n_own; k++) {
+                ExchangeTask *task =
+                    add_task(exchange,
+                             exchange->form == REDUCE_IN_STORE ? EXCHANGE_ADD : EXCHANGE_PUT, c, k);
+                chunk->puts = k == 0 ? task : chunk->puts;
+            }
+        }
+        for (int32_t m = 0; gather && m < setup->n_members; m++) {
+            if (exchange->own_number[m] < 0) {
+                ExchangeTask *task = add_task(exchange, EXCHANGE_GET, c, m);
+                chunk->gets = chunk->gets == NULL ? task : chunk->gets;
+            }
+        }
+        if (!gather) {
+            chunk->sum_task = add_task(exchange, EXCHANGE_GET_SUM, c, 0);
+        } else if (exchange->form == REDUCE_CHUNKED) {
+            chunk->sum_task = add_task(exchange, EXCHANGE_PUT_SUM, c, 0);
+        }
+    }
+    return 0;
+}
+
+static float *floats(int64_t n) {
+    return calloc((size_t)n + 1, sizeof(float));
+}
+
+static int open_halves(Exchange *exchange) {
+    const int64_t n = exchange->setup.n_floats;
+    const int64_t n_own = n * exchange->setup.n_own;
+    if (!is_half(exchange)) {
+        return 0;
+    }
+    exchange->exact = floats(n_own);
+    exchange->residual = floats(n_own);
+    exchange->residual_sum = floats(n);
+    exchange->sums = floats(n);
+    if (exchange->exact == NULL || exchange->residual == NULL || exchange->residual_sum == NULL ||
+        exchange->sums == NULL) {
+        return err_set(ERR_MEMORY, "the rounding errors of %lld gradients", (long long)n);
+    }
+    return 0;
+}
+
+static void *copy_array(const void *from, int32_t n, size_t element) {
+    void *copy = malloc((size_t)n * element + 1);
+    if (copy != NULL) {
+        memcpy(copy, from, (size_t)n * element);
+    }
+    return copy;
+}
+
+static int copy_setup(Exchange *exchange, const ExchangeSetup *setup) {
+    exchange->setup = *setup;
+    exchange->members = copy_array(setup->members, setup->n_members, sizeof *setup->members);
+    exchange->holders = copy_array(setup->holders, setup->n_holders, sizeof *setup->holders);
+    exchange->own = copy_array(setup->own, setup->n_own, sizeof *setup->own);
+    exchange->own_number = calloc((size_t)setup->n_members + 1, sizeof *exchange->own_number);
+    if (exchange->members == NULL || exchange->holders == NULL || exchange->own == NULL ||
+        exchange->own_number == NULL) {
+        return err_set(ERR_MEMORY, "%d contributions to a sum", setup->n_members);
+    }
+    memset(exchange->own_number, -1, (size_t)setup->n_members * sizeof *exchange->own_number);
+    for (int32_t k = 0; k < setup->n_own; k++) {
+        exchange->own_number[setup->own[k]] = k;
+    }
+    return 0;
+}
+
+static ReduceForm form_of(const ExchangeSetup *setup) {
+    const int64_t element = setup->spec.wire == REDUCE_BF16 ? 2 : 4;
+    return reduction_choose(&setup->spec, setup->n_floats * element, setup->n_holders);
+}
+
+int exchange_threads_down(const ExchangeSetup *setup) {
+    const int32_t n = form_of(setup) == REDUCE_IN_STORE ? 2 : setup->n_members;
+    return n < 2 ? 2 : n > 4 ? 4 : n;
+}
+
+int exchange_open(const ExchangeSetup *setup, Transfers *transfers, Exchange **out_exchange) {
+    Exchange *exchange = calloc(1, sizeof *exchange);
+    if (exchange == NULL) {
+        return err_set(ERR_MEMORY, "an exchange of gradients");
+    }
+    exchange->transfers = transfers;
+    exchange->form = form_of(setup);
+    int rc = copy_setup(exchange, setup);
+    if (rc >= 0) {
+        rc = cut_vector(exchange);
+    }
+    if (rc >= 0) {
+        rc = place_chunks(exchange);
+    }
+    if (rc >= 0) {
+        rc = make_tasks(exchange);
+    }
+    if (rc >= 0) {
+        rc = open_halves(exchange);
+    }
+    if (rc < 0) {
+        exchange_close(exchange);
+        return rc;
+    }
+    *out_exchange = exchange;
+    return 0;
+}
+
+void exchange_close(Exchange *exchange) {
+    if (exchange == NULL) {
+        return;
+    }
+    free(exchange->members);
+    free(exchange->holders);
+    free(exchange->own);
+    free(exchange->own_number);
+    free(exchange->bucket_ends);
+    free(exchange->chunks);
+    free(exchange->memory);
+    free(exchange->tasks);
+    free(exchange->exact);
+    free(exchange->residual);
+    free(exchange->residual_sum);
+    free(exchange->sums);
+    free(exchange);
+}
+
+ReduceForm exchange_form(const Exchange *exchange) {
+    return exchange->form;
+}
+
+/* ---- a step ---- */
+
+void exchange_begin(Exchange *exchange, int64_t step, bool forget) {
+    const int64_t n = exchange->setup.n_floats;
+    exchange->step = step;
+    exchange->n_started = 0;
+    if (forget && is_half(exchange)) {
+        memset(exchange->residual, 0, (size_t)(n * exchange->setup.n_own) * sizeof(float));
+        memset(exchange->residual_sum, 0, (size_t)n * sizeof(float));
+    }
+}
+
+/* The chunk that holds element `at`. */
+static const ExchangeChunk *find_chunk(const Exchange *exchange, int64_t at) {
+    int32_t first = 0;
+    int32_t end = exchange->n_chunks;
+    while (end - first > 1) {
+        const int32_t middle = first + (end - first) / 2;
+        if (exchange->chunks[middle].first <= at) {
+            first = middle;
+        } else {
+            end = middle;
+        }
+    }
+    return &exchange->chunks[first];
+}
+
+float *exchange_in(Exchange *exchange, int32_t own, int64_t at, int64_t *out_n) {
+    if (is_half(exchange)) {
+        *out_n = exchange->setup.n_floats - at;
+        return exchange->exact + own * exchange->setup.n_floats + at;
+    }
+    const ExchangeChunk *chunk = find_chunk(exchange, at);
+    *out_n = chunk->first + chunk->n - at;
+    return (float *)(void *)(own_blob(chunk, own) + chunk->offset) + (at - chunk->first);
+}
+
+const float *exchange_out(const Exchange *exchange, int64_t at, int64_t *out_n) {
+    if (is_half(exchange)) {
+        *out_n = exchange->setup.n_floats - at;
+        return exchange->sums + at;
+    }
+    const ExchangeChunk *chunk = find_chunk(exchange, at);
+    *out_n = chunk->first + chunk->n - at;
+    return (const float *)(const void *)(chunk->sum + chunk->sum_offset) + (at - chunk->first);
+}
+
+/* Send own contributions, and ask for those that are to be added up here. */
+static void start_chunk(Exchange *exchange, ExchangeChunk *chunk) {
+    const ExchangeSetup *setup = &exchange->setup;
+    const int32_t n_others = setup->n_members - setup->n_own;
+    for (int32_t k = 0; is_half(exchange) && k < setup->n_own; k++) {
+        const int64_t at = k * setup->n_floats + chunk->first;
+        round_floats((uint16_t *)(void *)(own_blob(chunk, k) + chunk->offset), exchange->exact + at,
+                     exchange->residual + at, chunk->n);
+    }
+    atomic_store(&chunk->n_missing, n_others);
+    for (int32_t k = 0; chunk->puts != NULL && k < setup->n_own; k++) {
+        transfers_submit(exchange->transfers, TRANSFER_UP, &chunk->puts[k].transfer);
+    }
+    for (int32_t k = 0; chunk->gets != NULL && k < n_others; k++) {
+        transfers_submit(exchange->transfers, TRANSFER_DOWN, &chunk->gets[k].transfer);
+    }
+}
+
+/* Ask for the sums that others make. Behind the next bucket's contributions: these are there
+ * earlier, and somebody waits for their sum. */
+static void ask_sums(Exchange *exchange, int32_t bucket) {
+    for (int32_t c = 0; c < exchange->n_chunks; c++) {
+        ExchangeChunk *chunk = &exchange->chunks[c];
+        if (chunk->bucket == bucket && chunk->sum_task != NULL && !gathers(exchange, chunk)) {
+            transfers_submit(exchange->transfers, TRANSFER_DOWN, &chunk->sum_task->transfer);
+        }
+    }
+}
+
+void exchange_ready(Exchange *exchange, int64_t end) {
+    while (exchange->n_started < exchange->n_buckets &&
+           exchange->bucket_ends[exchange->n_started] <= end) {
+        const int32_t bucket = exchange->n_started++;
+        for (int32_t c = 0; c < exchange->n_chunks; c++) {
+            if (exchange->chunks[c].bucket == bucket) {
+                start_chunk(exchange, &exchange->chunks[c]);
+            }
+        }
+        if (bucket > 0) {
+            ask_sums(exchange, bucket - 1);
+        }
+        if (bucket + 1 == exchange->n_buckets) {
+            ask_sums(exchange, bucket);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+#include "worker/transfers.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "core/err.h"
+#include "core/process.h"
+
+typedef struct TransferThread {
+    Transfers *transfers;
+    Direction direction;
+    Fetch fetch;
+    pthread_t thread;
+    bool started;
+} TransferThread;
+
+typedef struct TransferQueue {
+    Transfer *first, *last;
+    pthread_cond_t filled;
+} TransferQueue;
+
+struct Transfers {
+    pthread_mutex_t lock; /* of all below but the threads' own */
+    pthread_cond_t idle;
+    TransferQueue queues[TRANSFER_N_DIRECTIONS];
+    int64_t n_open; /* submitted and not done */
+    int64_t bytes;
+    bool closing;
+    ErrNote note; /* the first error; code 0: none */
+    TransferThread threads[TRANSFER_N_DIRECTIONS * TRANSFERS_MAX_THREADS];
+    int n_threads;
+};
+
+/* With the lock held: nothing more is done, and the relays' waits end. */
+static void transfers_fail(Transfers *transfers, int code) {
+    if (transfers->note.code != 0) {
+        return;
+    }
+    err_copy(&transfers->note);
+    transfers->note.code = code;
+    for (int d = 0; d < TRANSFER_N_DIRECTIONS; d++) {
+        TransferQueue *queue = &transfers->queues[d];
+        for (; queue->first != NULL; queue->first = queue->first->next) {
+            transfers->n_open--;
+        }
+        queue->last = NULL;
+    }
+    for (int i = 0; i < transfers->n_threads; i++) {
+        relay_interrupt(transfers->threads[i].fetch.relay, true);
+    }
+}
+
+/* The next of the direction; NULL: the end. With the lock held. */
+static Transfer *transfers_take(TransferThread *self) {
+    Transfers *transfers = self->transfers;
+    TransferQueue *queue = &transfers->queues[self->direction];
+    while (queue->first == NULL && !transfers->closing) {
+        pthread_cond_wait(&queue->filled, &transfers->lock);
+    }
+    Transfer *transfer = transfers->closing ? NULL : queue->first;
+    if (transfer != NULL) {
+        queue->first = transfer->next;
+        if (queue->first == NULL) {
+            queue->last = NULL;
+        }
+    }
+    return transfer;
+}
+
+static void *transfers_main(void *arg) {
+    TransferThread *self = arg;
+    Transfers *transfers = self->transfers;
+    pthread_setname_np(pthread_self(),
+                       self->direction == TRANSFER_UP ? "reduce-up" : "reduce-down");
+    process_work_briefly();
+    pthread_mutex_lock(&transfers->lock);
+    for (Transfer *transfer = transfers_take(self); transfer != NULL;
+         transfer = transfers_take(self)) {
+        int64_t bytes = 0;
+        pthread_mutex_unlock(&transfers->lock);
+        int rc = transfer->run(transfer, &self->fetch, &bytes);
+        pthread_mutex_lock(&transfers->lock);
+        transfers->bytes += bytes;
+        if (rc < 0) {
+            transfers_fail(transfers, rc);
+        }
+        if (--transfers->n_open == 0) {
+            pthread_cond_broadcast(&transfers->idle);
+        }
+    }
+    pthread_mutex_unlock(&transfers->lock);
+    return NULL;
+}
+
+static int transfers_start(Transfers *transfers, const Order *order, Direction direction,
+                           Relay *take_relay) {
+    TransferThread *self = &transfers->threads[transfers->n_threads];
+    *self = (TransferThread){.transfers = transfers, .direction = direction};
+    int rc = fetch_init(&self->fetch, order, take_relay);
+    if (rc < 0) {
+        relay_close(take_relay);
+        return rc;
+    }
+    transfers->n_threads++;
+    int errnum = pthread_create(&self->thread, NULL, transfers_main, self);
+    if (errnum != 0) {
+        return err_errno(ERR_MEMORY, errnum, "starting a thread");
+    }
+    self->started = true;
+    return 0;
+}
+
+int transfers_open(const Order *order, int (*open_relay)(void *ctx, Relay **out_relay), void *ctx,
+                   int n_up, int n_down, Transfers **out_transfers) {
+    Transfers *transfers = calloc(1, sizeof *transfers);
+    if (transfers == NULL) {
+        return err_set(ERR_MEMORY, "the transfers do not fit into memory");
+    }
+    pthread_mutex_init(&transfers->lock, NULL);
+    pthread_cond_init(&transfers->idle, NULL);
+    for (int d = 0; d < TRANSFER_N_DIRECTIONS; d++) {
+        pthread_cond_init(&transfers->queues[d].filled, NULL);
+    }
+    int rc = 0;
+    for (int d = 0; d < TRANSFER_N_DIRECTIONS; d++) {
+        const int n = d == TRANSFER_UP ? n_up : n_down;
+        for (int i = 0; i < n && i < TRANSFERS_MAX_THREADS && rc >= 0; i++) {
+            Relay *relay = NULL;
+            rc = open_relay(ctx, &relay);
+            if (rc >= 0) {
+                rc = transfers_start(transfers, order, (Direction)d, relay);
+            }
+        }
+    }
+    if (rc < 0) {
+        transfers_close(transfers);
+        return rc;
+    }
+    *out_transfers = transfers;
+    return 0;
+}
+
+void transfers_close(Transfers *transfers) {
+    if (transfers == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&transfers->lock);
+    transfers->closing = true;
+    for (int d = 0; d < TRANSFER_N_DIRECTIONS; d++) {
+        pthread_cond_broadcast(&transfers->queues[d].filled);
+    }
+    pthread_mutex_unlock(&transfers->lock);
+    transfers_interrupt(transfers, true);
+    for (int i = 0; i < transfers->n_threads; i++) {
+        if (transfers->threads[i].started) {
+            pthread_join(transfers->threads[i].thread, NULL);
+        }
+    }
+    for (int i = 0; i < transfers->n_threads; i++) { /* any of them interrupts all */
+        fetch_done(&transfers->threads[i].fetch);
+    }
+    for (int d = 0; d < TRANSFER_N_DIRECTIONS; d++) {
+        pthread_cond_destroy(&transfers->queues[d].filled);
+    }
+    pthread_cond_destroy(&transfers->idle);
+    pthread_mutex_destroy(&transfers->lock);
+    free(transfers);
+}
+
+void transfers_submit(Transfers *transfers, Direction direction, Transfer *transfer) {
+    TransferQueue *queue = &transfers->queues[direction];
+    transfer->next = NULL;
+    pthread_mutex_lock(&transfers->lock);
+    if (transfers->note.code == 0) {
+        if (queue->last != NULL) {
+            queue->last->next = transfer;
+        } else {
+            queue->first = transfer;
+        }
+        queue->last = transfer;
+        transfers->n_open++;
+        pthread_cond_signal(&queue->filled);
+    }
+    pthread_mutex_unlock(&transfers->lock);
+}
+
+int transfers_wait(Transfers *transfers, int64_t *bytes) {
+    pthread_mutex_lock(&transfers->lock);
+    while (transfers->n_open > 0) {
+        pthread_cond_wait(&transfers->idle, &transfers->lock);
+    }
+    *bytes += transfers->bytes;
+    transfers->bytes = 0;
+    int rc = transfers->note.code != 0 ? err_restore(&transfers->note) : 0;
+    pthread_mutex_unlock(&transfers->lock);
+    return rc;
+}
+
+void transfers_interrupt(Transfers *transfers, bool on) {
+    for (int i = 0; i < transfers->n_threads; i++) {
+        relay_interrupt(transfers->threads[i].fetch.relay, on);
+    }
+}

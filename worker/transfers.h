@@ -1,0 +1,34 @@
+/* Transfers: a few threads, each with its own handle of the relay, that move objects while the
+ * compute thread goes on: some of them up, some down, each direction in the order of submission.
+ * A transfer may submit further ones. The first error of any ends all: what waits is dropped, what
+ * waits inside the relay is interrupted. */
+#ifndef FUNCPIPE_WORKER_TRANSFERS_H
+#define FUNCPIPE_WORKER_TRANSFERS_H
+
+#include "worker/fetch.h"
+
+typedef struct Transfer Transfer;
+struct Transfer { /* the first member of the submitter's own struct, which keeps the memory */
+    /* Do it; adds to *bytes what was moved. */
+    int (*run)(Transfer *transfer, Fetch *fetch, int64_t *bytes);
+    Transfer *next; /* of the queue */
+};
+
+typedef enum Direction { TRANSFER_UP, TRANSFER_DOWN, TRANSFER_N_DIRECTIONS } Direction;
+enum { TRANSFERS_MAX_THREADS = 8 }; /* a direction */
+
+typedef struct Transfers Transfers;
+
+/* Open n_up + n_down handles with `open_relay` and start their threads. */
+int transfers_open(const Order *order, int (*open_relay)(void *ctx, Relay **out_relay), void *ctx,
+                   int n_up, int n_down, Transfers **out_transfers);
+void transfers_close(Transfers *transfers); /* interrupts and joins; NULL is fine */
+
+void transfers_submit(Transfers *transfers, Direction direction, Transfer *transfer);
+/* Wait until all is done that was submitted, also by transfers: 0, or the first error. Adds to
+ * *bytes what was moved since the last call. */
+int transfers_wait(Transfers *transfers, int64_t *bytes);
+/* As relay_interrupt, for all handles. Thread-safe. */
+void transfers_interrupt(Transfers *transfers, bool on);
+
+#endif
