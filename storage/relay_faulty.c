@@ -22,6 +22,7 @@ typedef struct Rule {
 
 typedef struct RelayFaulty {
     Relay base;
+    RelayOps ops; /* those below; add only where the inner relay has it */
     Relay *inner;
     int64_t n_operations;
     atomic_bool interrupted;
@@ -116,6 +117,19 @@ static int faulty_put(Relay *relay, const char *key, const Slice *parts, int n_p
     return after(faulty, "putting", key, fault, rc);
 }
 
+static int faulty_add(Relay *relay, const char *key, int index, int n, const Slice *parts,
+                      int n_parts, int64_t deadline_ns) {
+    RelayFaulty *faulty = (RelayFaulty *)relay;
+    RelayFault fault = RELAY_FAULT_NONE;
+    TRY(before(faulty, "adding to", key, deadline_ns, &fault));
+    int rc = relay_add(faulty->inner, key, index, n, parts, n_parts, deadline_ns);
+    if (rc >= 0 && fault == RELAY_FAULT_TWICE) {
+        int again = relay_add(faulty->inner, key, index, n, parts, n_parts, deadline_ns);
+        rc = again < 0 ? again : rc;
+    }
+    return after(faulty, "adding to", key, fault, rc);
+}
+
 static int faulty_get(Relay *relay, const char *key, void *buf, size_t capacity,
                       int64_t deadline_ns, size_t *out_bytes) {
     RelayFaulty *faulty = (RelayFaulty *)relay;
@@ -200,6 +214,7 @@ static void faulty_close(Relay *relay) {
 static const RelayOps faulty_ops = {.name = "faulty",
                                     .close = faulty_close,
                                     .put = faulty_put,
+                                    .add = faulty_add,
                                     .get = faulty_get,
                                     .size = faulty_size,
                                     .has = faulty_has,
@@ -218,7 +233,10 @@ int relay_faulty_open(Relay *take_inner, const RelayFaultRule *rules, int n_rule
         rc = err_set(ERR_MEMORY, "a faulty relay");
         goto done;
     }
-    faulty->base.ops = &faulty_ops;
+    faulty->ops = faulty_ops;
+    if (!relay_adds(take_inner))
+        faulty->ops.add = NULL;
+    faulty->base.ops = &faulty->ops;
     faulty->n_rules = n_rules;
     for (int i = 0; i < n_rules; i++) {
         const char *part = rules[i].key_part ? rules[i].key_part : "";
