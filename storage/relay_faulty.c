@@ -22,7 +22,6 @@ typedef struct Rule {
 
 typedef struct RelayFaulty {
     Relay base;
-    RelayOps ops; /* those below; add only where the inner relay has it */
     Relay *inner;
     int64_t n_operations;
     atomic_bool interrupted;
@@ -211,19 +210,14 @@ static void faulty_close(Relay *relay) {
     free(faulty);
 }
 
-static const RelayOps faulty_ops = {.name = "faulty",
-                                    .close = faulty_close,
-                                    .put = faulty_put,
-                                    .add = faulty_add,
-                                    .get = faulty_get,
-                                    .size = faulty_size,
-                                    .has = faulty_has,
-                                    .drop = faulty_drop,
-                                    .count = faulty_count,
-                                    .tidy = faulty_tidy,
-                                    .note_put = faulty_note_put,
-                                    .note_get = faulty_note_get,
-                                    .interrupt = faulty_interrupt};
+#define FAULTY_OPS                                                                                 \
+    .name = "faulty", .close = faulty_close, .put = faulty_put, .get = faulty_get,                 \
+    .size = faulty_size, .has = faulty_has, .drop = faulty_drop, .count = faulty_count,            \
+    .tidy = faulty_tidy, .note_put = faulty_note_put, .note_get = faulty_note_get,                 \
+    .interrupt = faulty_interrupt
+static const RelayOps ops_without_add = {FAULTY_OPS};
+static const RelayOps ops_with_add = {FAULTY_OPS, .add = faulty_add};
+#undef FAULTY_OPS
 
 int relay_faulty_open(Relay *take_inner, const RelayFaultRule *rules, int n_rules,
                       Relay **out_relay) {
@@ -233,10 +227,7 @@ int relay_faulty_open(Relay *take_inner, const RelayFaultRule *rules, int n_rule
         rc = err_set(ERR_MEMORY, "a faulty relay");
         goto done;
     }
-    faulty->ops = faulty_ops;
-    if (!relay_adds(take_inner))
-        faulty->ops.add = NULL;
-    faulty->base.ops = &faulty->ops;
+    faulty->base.ops = relay_adds(take_inner) ? &ops_with_add : &ops_without_add;
     faulty->n_rules = n_rules;
     for (int i = 0; i < n_rules; i++) {
         const char *part = rules[i].key_part ? rules[i].key_part : "";
