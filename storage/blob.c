@@ -125,6 +125,12 @@ int64_t blob_seal(void *blob, const char *key, const BlobTensor *tensors, int n_
     return total;
 }
 
+void blob_reseal(void *blob, size_t bytes, const char *key) {
+    unsigned char *out = blob;
+    store(out + AT_KEY, 8, hash_text(key));
+    store(out + AT_CHECKSUM, 8, hash_bytes(out + HEADER_BYTES, bytes - HEADER_BYTES));
+}
+
 /* ---- reading ---- */
 
 static int check_header(const unsigned char *in, size_t bytes, const char *key, int *out_n) {
@@ -267,5 +273,27 @@ int blob_parse(const void *blob, size_t bytes, const char *key, BlobTensor *tens
     }
     TRY(check_end(in, bytes, name, n, end));
     *out_n = n;
+    return 0;
+}
+
+int blob_check_all(const void *blob, size_t bytes, const char *key, DType dtype, int *out_n,
+                   size_t *out_begin) {
+    const unsigned char *in = blob;
+    int n = 0;
+    TRY(check_header(in, bytes, key, &n));
+    size_t begin = bytes;
+    size_t end = HEADER_BYTES + (size_t)n * DESCRIPTOR_BYTES;
+    for (int i = 0; i < n; i++) {
+        BlobTensor tensor;
+        size_t offset = 0;
+        TRY(check_tensor(in, key, i, n, &end, &tensor, &offset));
+        if (tensor.dtype != dtype)
+            return err_set(ERR_CORRUPT, "blob '%s': tensor %d is %s, expected %s", key, i,
+                           dtype_name(tensor.dtype), dtype_name(dtype));
+        begin = i == 0 ? offset : begin;
+    }
+    TRY(check_end(in, bytes, key, n, end));
+    *out_n = n;
+    *out_begin = begin;
     return 0;
 }

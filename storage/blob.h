@@ -33,5 +33,13 @@ int blob_check(const void *blob, size_t bytes, const char *key, const BlobTensor
 /* Check a blob of unknown content (key NULL: not checked) and list its tensors (at most max_n). */
 int blob_parse(const void *blob, size_t bytes, const char *key, BlobTensor *tensors,
                size_t *offsets, int max_n, int *out_n);
+/* Check a blob of unknown shapes whose tensors are all of one element type. *out_begin: where the
+ * first tensor lies (the end when there is none); from there to the end are only elements, and
+ * zeros between tensors. What lies between offset 32 and it describes them: equal bytes there mean
+ * equal tensors. */
+int blob_check_all(const void *blob, size_t bytes, const char *key, DType dtype, int *out_n,
+                   size_t *out_begin);
+/* Seal anew, under another key, a checked blob whose elements were changed in place. */
+void blob_reseal(void *blob, size_t bytes, const char *key);
 
 #endif

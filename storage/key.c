@@ -86,6 +86,10 @@ Key key_claim(const char *job, int64_t generation) {
     return make("%s/claim.%lld", job, number(generation));
 }
 
+Key key_part(const char *key, int index) {
+    return make("%s.%d", key, index);
+}
+
 Key key_step_prefix(const KeySpace *space, int64_t step) {
     return make(SPACE "t%lld", SPACE_OF(space), number(step));
 }

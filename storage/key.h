@@ -11,6 +11,7 @@
  *     JOB/gGEN/eSTEP/v.S.R       evaluation sums of a loss stage's replica
  *     JOB/gGEN/tSTEP/s.S.R       worker S.R has passed the save of step STEP (replica 0: has
  * written it); all workers' objects there: commit the manifest, then drop what is older
+ *     KEY.I                      contribution I to the sum KEY (relay_add); no object of its own
  *     JOB/gGEN/c/f.S.R.A         fence: attempt A of worker S.R has been started
  *     JOB/gGEN/n/h.S.R           heartbeat note          JOB/gGEN/n/control   control note
  *     JOB/claim.GEN              this generation number is taken (relay_put tells who was first)
@@ -50,6 +51,10 @@ Key key_fence(const KeySpace *space, int stage, int replica, int64_t attempt);
 Key key_heartbeat(const KeySpace *space, int stage, int replica);
 Key key_control(const KeySpace *space);
 Key key_claim(const char *job, int64_t generation);
+/* What contribution `index` to the sum `key` is sealed under. A sum's key has at most
+ * RELAY_KEY_BYTES - 1 - KEY_PART_BYTES characters, so that this is a key, too. */
+enum { KEY_PART_BYTES = 5 };
+Key key_part(const char *key, int index);
 /* Prefixes to drop: one train step; one evaluation's batch; the whole generation. */
 Key key_step_prefix(const KeySpace *space, int64_t step);
 Key key_eval_prefix(const KeySpace *space, KeyPlace place);

@@ -4,6 +4,7 @@
 
 #include "core/err.h"
 #include "storage/relay_redis.h"
+#include "storage/sum.h"
 
 static bool key_char(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
@@ -139,6 +140,28 @@ int relay_put(Relay *relay, const char *key, const Slice *parts, int n_parts, in
     if (rc < 0)
         return rc;
     relay->counters.n_puts++;
+    relay->counters.put_bytes += (int64_t)bytes;
+    relay->counters.n_duplicates += rc == 1;
+    return rc;
+}
+
+bool relay_adds(const Relay *relay) {
+    return relay->ops->add != NULL;
+}
+
+int relay_add(Relay *relay, const char *key, int index, int n, const Slice *parts, int n_parts,
+              int64_t deadline_ns) {
+    size_t bytes = 0;
+    TRY(relay_check_key(key));
+    if (!relay->ops->add)
+        return err_set(ERR_UNSUPPORTED, "adding to '%s': the relay '%s' cannot sum", key,
+                       relay->ops->name);
+    TRY(check_parts(key, parts, n_parts, &bytes));
+    TRY(sum_check_place(key, index, n, bytes));
+    int rc = relay->ops->add(relay, key, index, n, parts, n_parts, deadline_ns);
+    if (rc < 0)
+        return rc;
+    relay->counters.n_adds++;
     relay->counters.put_bytes += (int64_t)bytes;
     relay->counters.n_duplicates += rc == 1;
     return rc;

@@ -22,6 +22,7 @@ enum { RELAY_KEY_BYTES = 200, RELAY_NOTE_MAX_BYTES = 4096, RELAY_MAX_PARTS = 64 
 typedef struct Relay Relay;
 typedef struct RelayCounters {
     int64_t n_puts, n_gets, n_waits, n_duplicates, n_notes, n_drops, n_retries;
+    int64_t n_adds;          /* with their bytes in put_bytes */
     int64_t n_requests;      /* sent to a store, of all kinds; 0 where there is no server */
     int64_t n_read_requests; /* of these, on behalf of gets */
     int64_t put_bytes, get_bytes;
@@ -41,6 +42,8 @@ typedef struct RelayOps {
     int (*note_get)(Relay *relay, const char *key, void *buf, size_t capacity, size_t *out_bytes);
     void (*interrupt)(Relay *relay, bool on);
     void (*tidy)(Relay *relay, const char *prefix); /* NULL: nothing is ever left */
+    int (*add)(Relay *relay, const char *key, int index, int n, const Slice *parts, int n_parts,
+               int64_t deadline_ns); /* NULL: this store cannot sum */
 } RelayOps;
 
 struct Relay {
@@ -62,6 +65,16 @@ int relay_check_key(const char *key);
 /* Publish the concatenation of parts. Returns 0 when stored, 1 when the key was there already (the
  * first content stays). ERR_FULL, ERR_TIMEOUT, ERR_IO, ERR_UNREACHABLE name key and place. */
 int relay_put(Relay *relay, const char *key, const Slice *parts, int n_parts, int64_t deadline_ns);
+/* Can this store sum? */
+bool relay_adds(const Relay *relay);
+/* Contribute number `index` of n to the sum `key`: a blob as storage/sum.h says, in parts. When all
+ * n are there, the object `key` appears: their sum in the order of the indices. relay_drop drops
+ * contributions with it, relay_count does not count them. Returns 0 when counted; 1 when it was
+ * counted already (the first content stays) or the sum is there. ERR_CORRUPT (no such blob, another
+ * form or n than the first one) names key and reason; ERR_UNSUPPORTED, ERR_ARGUMENT, ERR_LIMIT, and
+ * those of relay_put. Any error: counted not at all, or wholly as for a put; add again. */
+int relay_add(Relay *relay, const char *key, int index, int n, const Slice *parts, int n_parts,
+              int64_t deadline_ns);
 /* Wait for the object and read it into buf: *out_bytes = its size. ERR_LIMIT when it is larger than
  * capacity (says both sizes), ERR_TIMEOUT (names key), ERR_CANCELLED after relay_interrupt. */
 int relay_get(Relay *relay, const char *key, void *buf, size_t capacity, int64_t deadline_ns,
@@ -107,15 +120,15 @@ typedef enum RelayFault {
     RELAY_FAULT_FAIL,      /* ERR_IO before the operation took place */
     RELAY_FAULT_FAIL_DONE, /* ERR_IO though it took place (a lost answer) */
     RELAY_FAULT_DELAY,     /* sleep delay_ms first */
-    RELAY_FAULT_TWICE,     /* put: done twice */
+    RELAY_FAULT_TWICE,     /* put, add: done twice */
     RELAY_FAULT_FLIP,      /* get: one bit of the answer flipped */
     RELAY_FAULT_TRUNCATE,  /* get: the last byte is missing */
     RELAY_FAULT_GARBAGE    /* get: the answer is noise of the same size */
 } RelayFault;
 typedef struct RelayFaultRule {
     RelayFault fault;
-    int64_t at_operation; /* the n-th operation (put, get, size, has, drop, notes) on this handle,
-                             from 0 */
+    int64_t at_operation; /* the n-th operation (put, add, get, size, has, drop, notes) on this
+                             handle, from 0 */
     int64_t n_operations; /* how many in a row; 0: one */
     const char *key_part; /* only operations whose key contains this; NULL: all */
     int64_t delay_ms;

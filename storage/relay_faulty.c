@@ -116,6 +116,19 @@ static int faulty_put(Relay *relay, const char *key, const Slice *parts, int n_p
     return after(faulty, "putting", key, fault, rc);
 }
 
+static int faulty_add(Relay *relay, const char *key, int index, int n, const Slice *parts,
+                      int n_parts, int64_t deadline_ns) {
+    RelayFaulty *faulty = (RelayFaulty *)relay;
+    RelayFault fault = RELAY_FAULT_NONE;
+    TRY(before(faulty, "adding to", key, deadline_ns, &fault));
+    int rc = relay_add(faulty->inner, key, index, n, parts, n_parts, deadline_ns);
+    if (rc >= 0 && fault == RELAY_FAULT_TWICE) {
+        int again = relay_add(faulty->inner, key, index, n, parts, n_parts, deadline_ns);
+        rc = again < 0 ? again : rc;
+    }
+    return after(faulty, "adding to", key, fault, rc);
+}
+
 static int faulty_get(Relay *relay, const char *key, void *buf, size_t capacity,
                       int64_t deadline_ns, size_t *out_bytes) {
     RelayFaulty *faulty = (RelayFaulty *)relay;
@@ -197,18 +210,14 @@ static void faulty_close(Relay *relay) {
     free(faulty);
 }
 
-static const RelayOps faulty_ops = {.name = "faulty",
-                                    .close = faulty_close,
-                                    .put = faulty_put,
-                                    .get = faulty_get,
-                                    .size = faulty_size,
-                                    .has = faulty_has,
-                                    .drop = faulty_drop,
-                                    .count = faulty_count,
-                                    .tidy = faulty_tidy,
-                                    .note_put = faulty_note_put,
-                                    .note_get = faulty_note_get,
-                                    .interrupt = faulty_interrupt};
+#define FAULTY_OPS                                                                                 \
+    .name = "faulty", .close = faulty_close, .put = faulty_put, .get = faulty_get,                 \
+    .size = faulty_size, .has = faulty_has, .drop = faulty_drop, .count = faulty_count,            \
+    .tidy = faulty_tidy, .note_put = faulty_note_put, .note_get = faulty_note_get,                 \
+    .interrupt = faulty_interrupt
+static const RelayOps ops_without_add = {FAULTY_OPS};
+static const RelayOps ops_with_add = {FAULTY_OPS, .add = faulty_add};
+#undef FAULTY_OPS
 
 int relay_faulty_open(Relay *take_inner, const RelayFaultRule *rules, int n_rules,
                       Relay **out_relay) {
@@ -218,7 +227,7 @@ int relay_faulty_open(Relay *take_inner, const RelayFaultRule *rules, int n_rule
         rc = err_set(ERR_MEMORY, "a faulty relay");
         goto done;
     }
-    faulty->base.ops = &faulty_ops;
+    faulty->base.ops = relay_adds(take_inner) ? &ops_with_add : &ops_without_add;
     faulty->n_rules = n_rules;
     for (int i = 0; i < n_rules; i++) {
         const char *part = rules[i].key_part ? rules[i].key_part : "";

@@ -173,6 +173,17 @@ static int link_in(RelayFile *file, const char *key, const Writing *writing,
     }
 }
 
+int relay_file_publish(RelayFile *file, const char *key, const FilePlace *place, const Slice *parts,
+                       int n_parts, int64_t deadline_ns) {
+    Writing writing;
+    TRY(begin_writing(file, key, !file->unnamed, &writing));
+    int rc = write_parts(file, key, writing.fd, parts, n_parts, deadline_ns);
+    if (rc >= 0)
+        rc = link_in(file, key, &writing, place);
+    end_writing(&writing);
+    return rc;
+}
+
 static int file_put(Relay *relay, const char *key, const Slice *parts, int n_parts,
                     int64_t deadline_ns) {
     RelayFile *file = (RelayFile *)relay;
@@ -180,13 +191,7 @@ static int file_put(Relay *relay, const char *key, const Slice *parts, int n_par
     relay_file_place(file, key, '+', &place);
     if (access(place.path, F_OK) == 0)
         return 1;
-    Writing writing;
-    TRY(begin_writing(file, key, !file->unnamed, &writing));
-    int rc = write_parts(file, key, writing.fd, parts, n_parts, deadline_ns);
-    if (rc >= 0)
-        rc = link_in(file, key, &writing, &place);
-    end_writing(&writing);
-    return rc;
+    return relay_file_publish(file, key, &place, parts, n_parts, deadline_ns);
 }
 
 /* ---- reading ---- */
@@ -299,6 +304,8 @@ static int walk(Walk *about, int parent_fd, const char *name, int depth) {
             about->n_objects += !about->drop || remove_one(fd, entry->d_name);
         else if (entry->d_name[0] == '@')
             about->n_notes += !about->drop || remove_one(fd, entry->d_name);
+        else if (entry->d_name[0] == '=')
+            rc = about->drop ? relay_file_drop_sum(fd, entry->d_name) : 0;
         else if (depth < RELAY_KEY_BYTES)
             rc = walk(about, fd, entry->d_name, depth + 1);
         if (rc < 0)
@@ -327,6 +334,9 @@ static int walk_prefix(RelayFile *file, const char *prefix, Walk *about) {
     *mark = '@';
     if (about->drop && unlink(place.path) == 0)
         about->n_notes++;
+    *mark = '=';
+    if (about->drop && relay_file_drop_sum(AT_FDCWD, place.path) < 0)
+        return relay_file_error(file, "dropping the contributions to", prefix);
     memmove(mark, mark + 1, strlen(mark));
     if (walk(about, AT_FDCWD, place.path, 0) < 0)
         return relay_file_error(file, about->drop ? "dropping" : "counting", prefix);
@@ -541,6 +551,7 @@ int relay_file_open(const char *directory, Relay **out_relay) {
                                  .close = file_close,
                                  .tidy = file_tidy,
                                  .put = file_put,
+                                 .add = relay_file_add,
                                  .get = file_get,
                                  .size = file_size,
                                  .has = file_has,

@@ -1,5 +1,6 @@
-/* The relay of one process: a hash table of objects and one of notes behind one mutex. Bytes never
- * change once they are there and are counted by reference, so they are copied outside the lock. */
+/* The relay of one process: hash tables of objects, of sums under way and of notes behind one
+ * mutex. Bytes never change once they are there and are counted by reference, so they are copied
+ * outside the lock. */
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
@@ -11,6 +12,7 @@
 #include "core/err.h"
 #include "core/hash.h"
 #include "storage/relay.h"
+#include "storage/sum.h"
 
 typedef struct Bytes {
     size_t bytes;
@@ -21,7 +23,8 @@ typedef struct Bytes {
 typedef struct Entry {
     struct Entry *next;
     uint64_t hash;
-    Bytes *bytes;
+    Bytes *bytes;       /* but of sums */
+    Sum *sum;           /* of sums */
     int64_t expires_ns; /* notes */
     bool read;          /* objects: some get had it */
     char key[RELAY_KEY_BYTES];
@@ -35,8 +38,9 @@ typedef struct Table {
 
 struct RelayMemStore {
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* an object came, was read or dropped; a handle was interrupted */
-    Table objects, notes;
+    pthread_cond_t changed; /* an object came, was read or dropped; a sum went on or
+                               was dropped; a handle was interrupted */
+    Table objects, sums, notes;
     int window;
     int n_handles;
 };
@@ -59,6 +63,7 @@ static int table_init(Table *table) {
 static void entry_free(Entry *entry) {
     if (entry->bytes && --entry->bytes->n_refs == 0)
         free(entry->bytes);
+    sum_close(entry->sum);
     free(entry);
 }
 
@@ -133,6 +138,15 @@ static int64_t table_drop(Table *table, const char *prefix) {
     return n_dropped;
 }
 
+/* Take one entry out, for the caller to free. */
+static void table_take(Table *table, const Entry *entry) {
+    Entry **at = &table->buckets[entry->hash & (table->n_buckets - 1)];
+    while (*at != entry)
+        at = &(*at)->next;
+    *at = entry->next;
+    table->n_entries--;
+}
+
 static int64_t table_count(const Table *table, const char *prefix) {
     int64_t count = 0;
     for (size_t i = 0; i < table->n_buckets; i++) {
@@ -148,8 +162,10 @@ int relay_mem_store_open(RelayMemStore **out_store) {
     RelayMemStore *store = calloc(1, sizeof *store);
     if (!store)
         return err_set(ERR_MEMORY, "a memory relay");
-    if (table_init(&store->objects) < 0 || table_init(&store->notes) < 0) {
+    if (table_init(&store->objects) < 0 || table_init(&store->sums) < 0 ||
+        table_init(&store->notes) < 0) {
         table_done(&store->objects);
+        table_done(&store->sums);
         free(store);
         return ERR_MEMORY;
     }
@@ -168,6 +184,7 @@ void relay_mem_store_close(RelayMemStore *store) {
         return;
     assert(store->n_handles == 0);
     table_done(&store->objects);
+    table_done(&store->sums);
     table_done(&store->notes);
     pthread_cond_destroy(&store->changed);
     pthread_mutex_destroy(&store->lock);
@@ -272,6 +289,78 @@ done:
     return rc;
 }
 
+/* ---- sums, under the lock ---- */
+
+static int start_sum(const char *key, int n, Entry **out_entry) {
+    Entry *entry = calloc(1, sizeof *entry);
+    if (!entry)
+        return err_set(ERR_MEMORY, "the sum '%s' in the memory relay", key);
+    int rc = sum_open(key, n, SUM_MAX_HELD_BYTES, NULL, &entry->sum);
+    if (rc < 0) {
+        entry_free(entry);
+        return rc;
+    }
+    entry->hash = hash_text(key);
+    memcpy(entry->key, key, strlen(key) + 1);
+    *out_entry = entry;
+    return 0;
+}
+
+/* The sum becomes an object. Its entry stays when that fails, and the next one tries again. */
+static int publish_sum(RelayMemStore *store, Entry *entry) {
+    Slice sealed = sum_prefix(entry->sum, NULL);
+    Entry *object = entry_make(entry->key, &sealed, 1);
+    if (!object)
+        return ERR_MEMORY;
+    table_take(&store->sums, entry);
+    entry_free(entry);
+    table_add(&store->objects, object);
+    return 0;
+}
+
+static int add_to_sum(RelayMemStore *store, const char *key, int index, int n, Slice blob) {
+    if (table_find(&store->objects, key))
+        return 1;
+    Entry *there = table_find(&store->sums, key);
+    Entry *entry = there;
+    if (!there)
+        TRY(start_sum(key, n, &entry));
+    int rc = sum_add(entry->sum, index, n, blob.data, blob.bytes);
+    if (rc < 0 && !there)
+        entry_free(entry); /* as if it had never come */
+    if (rc < 0)
+        return rc;
+    if (!there)
+        table_add(&store->sums, entry);
+    if (sum_complete(entry->sum))
+        TRY(publish_sum(store, entry));
+    pthread_cond_broadcast(&store->changed);
+    return rc;
+}
+
+static int mem_add(Relay *relay, const char *key, int index, int n, const Slice *parts, int n_parts,
+                   int64_t deadline_ns) {
+    RelayMem *mem = (RelayMem *)relay;
+    RelayMemStore *store = mem->store;
+    Slice blob = n_parts == 1 ? parts[0] : (Slice){NULL, 0};
+    Entry *whole = n_parts == 1 ? NULL : entry_make(key, parts, n_parts);
+    if (n_parts != 1 && !whole)
+        return ERR_MEMORY;
+    if (whole)
+        blob = (Slice){whole->bytes->data, whole->bytes->bytes};
+    pthread_mutex_lock(&store->lock);
+    int rc = add_to_sum(store, key, index, n, blob);
+    while (rc == ERR_FULL) { /* wait for those before it */
+        TRY_DONE(wait_change(mem, "adding to", key, deadline_ns));
+        rc = add_to_sum(store, key, index, n, blob);
+    }
+done:
+    pthread_mutex_unlock(&store->lock);
+    if (whole)
+        entry_free(whole);
+    return rc;
+}
+
 /* Wait for the object, under the lock. */
 static int await(RelayMem *mem, const char *key, int64_t deadline_ns, Entry **out_entry) {
     Entry *entry = table_find(&mem->store->objects, key);
@@ -339,7 +428,8 @@ static int mem_drop(Relay *relay, const char *prefix, int64_t *out_dropped) {
     RelayMemStore *store = ((RelayMem *)relay)->store;
     pthread_mutex_lock(&store->lock);
     *out_dropped = table_drop(&store->objects, prefix) + table_drop(&store->notes, prefix);
-    if (store->window > 0)
+    int64_t n_sums = table_drop(&store->sums, prefix);
+    if (store->window > 0 || n_sums > 0)
         pthread_cond_broadcast(&store->changed);
     pthread_mutex_unlock(&store->lock);
     return 0;
@@ -422,6 +512,7 @@ int relay_mem_open(RelayMemStore *store, Relay **out_relay) {
     static const RelayOps ops = {.name = "mem",
                                  .close = mem_close,
                                  .put = mem_put,
+                                 .add = mem_add,
                                  .get = mem_get,
                                  .size = mem_size,
                                  .has = mem_has,

@@ -18,6 +18,9 @@ MAY_LACK = [
     "mem::killed_writer",  # these relays live in one process: no other one writes to them
     "faulty::killed_writer",
     "delayed::killed_writer",
+    "mem::sum_killed_adder",
+    "faulty::sum_killed_adder",
+    "delayed::sum_killed_adder",
     "safetensors_death::a_full_disk_is_full",  # mounting a tmpfs
 ]
 # A sanitizer's library has to be the first one, so the faults of tests/e2e/fault_io.c cannot be

@@ -8,12 +8,15 @@
 typedef struct Scenario {
     const char *name;
     bool (*run)(RelayRig *rig);
+    bool sums;
 } Scenario;
 
 static const Scenario scenarios[] = {
-#define SCENARIO_ROW(name) {#name, relay_suite_##name},
-    RELAY_SCENARIOS(SCENARIO_ROW)
+#define SCENARIO_ROW(name) {#name, relay_suite_##name, false},
+#define SUM_SCENARIO_ROW(name) {#name, relay_suite_##name, true},
+    RELAY_SCENARIOS(SCENARIO_ROW) RELAY_SUM_SCENARIOS(SUM_SCENARIO_ROW)
 #undef SCENARIO_ROW
+#undef SUM_SCENARIO_ROW
 };
 
 static bool wanted(const char *name, int argc, char **argv) {
@@ -36,6 +39,8 @@ int main(int argc, char **argv) {
         if (!wanted(factories[f]->name, argc, argv))
             continue;
         for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
+            if (scenarios[i].sums && !factories[f]->adds)
+                continue;
             RelayRig rig;
             bool ok = relay_suite_run(factories[f], scenarios[i].run, &rig);
             printf("%-15s %-24s %s %s\n", factories[f]->name, scenarios[i].name,

@@ -25,8 +25,11 @@ static int mem_open(void *place, Relay **out_relay) {
     return relay_mem_open(place, out_relay);
 }
 
-const RelayFactory relay_factory_mem = {
-    .name = "mem", .place_open = mem_place_open, .place_close = mem_place_close, .open = mem_open};
+const RelayFactory relay_factory_mem = {.name = "mem",
+                                        .place_open = mem_place_open,
+                                        .place_close = mem_place_close,
+                                        .open = mem_open,
+                                        .adds = true};
 
 /* ---- files ---- */
 
@@ -73,7 +76,8 @@ const RelayFactory relay_factory_file = {.name = "file",
                                          .place_open = file_place_open,
                                          .place_close = file_place_close,
                                          .open = file_open,
-                                         .across_processes = true};
+                                         .across_processes = true,
+                                         .adds = true};
 
 static int file_named_open(void *place, Relay **out_relay) {
     TRY(relay_file_open(place, out_relay));
@@ -85,7 +89,8 @@ const RelayFactory relay_factory_file_named = {.name = "file_named",
                                                .place_open = file_place_open,
                                                .place_close = file_place_close,
                                                .open = file_named_open,
-                                               .across_processes = true};
+                                               .across_processes = true,
+                                               .adds = true};
 
 /* ---- faulty ---- */
 
@@ -98,7 +103,8 @@ static int faulty_open(void *place, Relay **out_relay) {
 const RelayFactory relay_factory_faulty = {.name = "faulty",
                                            .place_open = mem_place_open,
                                            .place_close = mem_place_close,
-                                           .open = faulty_open};
+                                           .open = faulty_open,
+                                           .adds = true};
 
 static int delayed_open(void *place, Relay **out_relay) {
     static const RelayFaultRule rules[] = {
@@ -112,4 +118,5 @@ const RelayFactory relay_factory_delayed = {.name = "delayed",
                                             .place_open = mem_place_open,
                                             .place_close = mem_place_close,
                                             .open = delayed_open,
+                                            .adds = true,
                                             .slowness = 10};

@@ -14,6 +14,7 @@ typedef struct RelayFactory {
     void (*place_close)(void *place);    /* after all handles; leaves nothing behind */
     int (*open)(void *place, Relay **out_relay);
     bool across_processes; /* a forked child can open handles of the same place */
+    bool adds;             /* RELAY_SUM_SCENARIOS hold, too */
     bool over_network;     /* what a process sent may arrive after its death */
     int slowness;          /* multiplies patience and divides repetitions; 0: 1 */
 } RelayFactory;
@@ -57,9 +58,22 @@ typedef struct RelayRig {
     X(puts_race_drops)                                                                             \
     X(killed_writer)
 
+/* For those that add. */
+#define RELAY_SUM_SCENARIOS(X)                                                                     \
+    X(sum_all_orders)                                                                              \
+    X(sum_all_sizes)                                                                               \
+    X(sum_in_parts)                                                                                \
+    X(sum_duplicates)                                                                              \
+    X(sum_refusals)                                                                                \
+    X(sum_dropped_between)                                                                         \
+    X(sum_threads)                                                                                 \
+    X(sum_twins)                                                                                   \
+    X(sum_killed_adder)
+
 /* bool relay_suite_NAME(RelayRig *rig): true when it holds; else rig->why says what did not. */
 #define RELAY_SCENARIO_DECLARE(name) bool relay_suite_##name(RelayRig *rig);
 RELAY_SCENARIOS(RELAY_SCENARIO_DECLARE)
+RELAY_SUM_SCENARIOS(RELAY_SCENARIO_DECLARE)
 #undef RELAY_SCENARIO_DECLARE
 
 /* Run one on a fresh store: true when it holds or was skipped; out_rig tells. */
