@@ -145,6 +145,28 @@ static int claim(Conductor *conductor) {
                    CONDUCT_MAX_CLAIMS);
 }
 
+/* What the form of the reductions depends on: the quickest of a few questions, and whether the
+ * relay can add. */
+static int measure_relay(Conductor *conductor) {
+    enum { N_QUESTIONS = 5 };
+    ReduceSpec *reduce = &conductor->order.plan.reduce;
+    int64_t least_ns = INT64_MAX;
+    for (int i = 0; i < N_QUESTIONS; i++) {
+        int64_t start_ns = clock_now_ns();
+        Key key = key_claim(conductor->space.job, conductor->space.generation);
+        TRY(relay_has(conductor->relay, key.text));
+        int64_t took_ns = clock_now_ns() - start_ns;
+        least_ns = took_ns < least_ns ? took_ns : least_ns;
+    }
+    reduce->latency_us = least_ns / 1000 + 1;
+    reduce->store_adds = relay_adds(conductor->relay);
+    if (reduce->form == REDUCE_IN_STORE && !reduce->store_adds)
+        return err_set(ERR_INFEASIBLE,
+                       "plan.reduce.form is \"in_store\", but this relay cannot add: load the "
+                       "module funcpipe.so into all its servers, or choose \"auto\"");
+    return 0;
+}
+
 static int write_plan(Conductor *conductor) {
     cJSON *job = config_to_json(conductor->config);
     int rc = outputs_write_json(conductor->outputs, "job.json", job);
@@ -181,6 +203,7 @@ static int plan_job(Conductor *conductor) {
         return err_set(ERR_MEMORY, "%d workers", conductor->plan.n_workers);
     TRY(open_relay(conductor));
     TRY(claim(conductor));
+    TRY(measure_relay(conductor));
     InvokeHost host = {conductor, conductor_worker_ended};
     TRY(invoke_open(&conductor->loop, conductor->options->worker_path,
                     outputs_logs(conductor->outputs), &host, &conductor->invoker));

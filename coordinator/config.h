@@ -26,6 +26,7 @@ typedef struct PlanRequest {
     int32_t hoist;   /* "prefetch": micro-batches that fetches run ahead */
     int32_t threads; /* per worker */
     char device[16], isa[32];
+    ReduceSpec reduce; /* form, wire and chunks; the rest is measured when the job begins */
 } PlanRequest;
 
 typedef struct JobConfig {

@@ -229,6 +229,45 @@ static int parse_numbers(JsonObject *object, PlanRequest *plan) {
     return text_copy(plan->isa, sizeof plan->isa, isa_names[isa]);
 }
 
+static int parse_reduce(JsonObject *plan, ReduceSpec *spec) {
+    const cJSON *value = NULL;
+    char path[JSON_PATH_BYTES];
+    JsonObject object;
+    int form = REDUCE_AUTO;
+    int wire = REDUCE_F32;
+    *spec = (ReduceSpec){.chunk_bytes = REDUCE_CHUNK_BYTES};
+    int present = json_opt(plan, "reduce", &value, path);
+    if (present <= 0)
+        return present;
+    TRY(json_object(value, path, &object));
+    TRY(json_opt_choice(&object, "form", reduction_form_names, REDUCE_N_FORMS, &form));
+    TRY(json_opt_choice(&object, "wire", reduction_wire_names, REDUCE_N_WIRES, &wire));
+    TRY(json_opt_bytes(&object, "chunk", &spec->chunk_bytes));
+    if (spec->chunk_bytes < REDUCE_LEAST_CHUNK_BYTES || spec->chunk_bytes > REDUCE_MAX_CHUNK_BYTES)
+        return err_set(ERR_ARGUMENT, "%s.chunk: %lld bytes, expected 4KiB to 64MiB", path,
+                       (long long)spec->chunk_bytes);
+    if (form == REDUCE_IN_STORE && wire == REDUCE_BF16)
+        return err_set(ERR_ARGUMENT,
+                       "%s: a store sums in f32; with the wire \"bf16\" the form is \"auto\", "
+                       "\"whole\" or \"chunked\"",
+                       path);
+    spec->form = (ReduceForm)form;
+    spec->wire = (ReduceWire)wire;
+    return json_end(&object);
+}
+
+static cJSON *reduce_to_json(const ReduceSpec *spec) {
+    char chunk[32];
+    cJSON *object = cJSON_CreateObject();
+    snprintf(chunk, sizeof chunk, "%lldB", (long long)spec->chunk_bytes);
+    if (cJSON_AddStringToObject(object, "form", reduction_form_names[spec->form]) &&
+        cJSON_AddStringToObject(object, "wire", reduction_wire_names[spec->wire]) &&
+        cJSON_AddStringToObject(object, "chunk", chunk))
+        return object;
+    cJSON_Delete(object);
+    return NULL;
+}
+
 int config_parse_plan(JsonObject *root, const Model *model, PlanRequest *out_plan) {
     PlanRequest plan;
     memset(&plan, 0, sizeof plan);
@@ -248,6 +287,7 @@ int config_parse_plan(JsonObject *root, const Model *model, PlanRequest *out_pla
     TRY_DONE(json_opt_choice(&object, "schedule", schedule_names, SCHEDULE_N, &schedule));
     TRY_DONE(text_copy(plan.schedule, sizeof plan.schedule, schedule_names[schedule]));
     TRY_DONE(parse_numbers(&object, &plan));
+    TRY_DONE(parse_reduce(&object, &plan.reduce));
     TRY_DONE(json_end(&object));
     *out_plan = plan;
 done:
@@ -295,7 +335,8 @@ cJSON *config_plan_to_json(const PlanRequest *plan) {
                 cJSON_AddNumberToObject(object, "prefetch", plan->hoist) &&
                 cJSON_AddNumberToObject(object, "threads", plan->threads) &&
                 cJSON_AddStringToObject(object, "device", plan->device) &&
-                cJSON_AddStringToObject(object, "isa", plan->isa);
+                cJSON_AddStringToObject(object, "isa", plan->isa) &&
+                cJSON_AddItemToObject(object, "reduce", reduce_to_json(&plan->reduce));
     if (made)
         return object;
     cJSON_Delete(object);

@@ -149,6 +149,7 @@ static int make_spec(const JobConfig *config, const Profile *profile, Plan *plan
     spec->micro_rows = config->order.plan.micro_rows;
     spec->n_micro = config->order.plan.n_micro;
     spec->threads = request->threads;
+    spec->reduce = request->reduce;
     TRY(text_copy(spec->schedule, sizeof spec->schedule, request->schedule));
     TRY(text_copy(spec->device, sizeof spec->device, request->device));
     TRY(text_copy(spec->isa, sizeof spec->isa, request->isa));

@@ -475,6 +475,38 @@ static int parse_recompute(JsonObject *object, PlanSpec *plan) {
     return 0;
 }
 
+static int parse_reduce(JsonObject *plan, ReduceSpec *out_spec) {
+    ReduceSpec spec = {0};
+    const cJSON *value = NULL;
+    char path[JSON_PATH_BYTES];
+    JsonObject object;
+    int form = 0;
+    int wire = 0;
+    TRY(json_get(plan, "reduce", &value, path));
+    TRY(json_object(value, path, &object));
+    TRY(json_get_choice(&object, "form", reduction_form_names, REDUCE_N_FORMS, &form));
+    TRY(json_get_choice(&object, "wire", reduction_wire_names, REDUCE_N_WIRES, &wire));
+    TRY(json_get_i64(&object, "chunk_bytes", 0, REDUCE_MAX_CHUNK_BYTES, &spec.chunk_bytes));
+    TRY(json_get_i64(&object, "latency_us", 0, INT32_MAX, &spec.latency_us));
+    TRY(json_get_i64(&object, "rate_bytes_per_s", 0, INT64_C(1) << 50, &spec.rate_bytes_per_s));
+    TRY(json_get_bool(&object, "store_adds", &spec.store_adds));
+    spec.form = (ReduceForm)form;
+    spec.wire = (ReduceWire)wire;
+    *out_spec = spec;
+    return json_end(&object);
+}
+
+static cJSON *reduce_to_json(const ReduceSpec *spec) {
+    cJSON *object = cJSON_CreateObject();
+    order_put_text(&object, "form", reduction_form_names[spec->form]);
+    order_put_text(&object, "wire", reduction_wire_names[spec->wire]);
+    order_put_number(&object, "chunk_bytes", (double)spec->chunk_bytes);
+    order_put_number(&object, "latency_us", (double)spec->latency_us);
+    order_put_number(&object, "rate_bytes_per_s", (double)spec->rate_bytes_per_s);
+    order_put_bool(&object, "store_adds", spec->store_adds);
+    return object;
+}
+
 static int parse_plan(JsonObject *object, PlanSpec *plan) {
     int64_t warmup = 0;
     int64_t micro_rows = 0;
@@ -492,6 +524,7 @@ static int parse_plan(JsonObject *object, PlanSpec *plan) {
     TRY(json_get_i64(object, "threads", 1, 4096, &threads));
     TRY(order_copy_string(object, "device", true, plan->device, sizeof plan->device));
     TRY(order_copy_string(object, "isa", true, plan->isa, sizeof plan->isa));
+    TRY(parse_reduce(object, &plan->reduce));
     plan->warmup = (int32_t)warmup;
     plan->micro_rows = (int32_t)micro_rows;
     plan->n_micro = (int32_t)n_micro;
@@ -542,5 +575,6 @@ cJSON *order_plan_to_json(const PlanSpec *plan) {
     order_put_number(&object, "threads", plan->threads);
     order_put_text(&object, "device", plan->device);
     order_put_text(&object, "isa", plan->isa);
+    order_put(&object, "reduce", reduce_to_json(&plan->reduce));
     return object;
 }

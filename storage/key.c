@@ -53,11 +53,6 @@ Key key_sum(const KeySpace *space, int64_t step, char kind, int id, int chunk) {
     return make(SPACE "t%lld/%c.%d.%d", SPACE_OF(space), number(step), kind, id, chunk);
 }
 
-Key key_contribution(const KeySpace *space, int64_t step, char kind, int id, int chunk,
-                     int member) {
-    return make(SPACE "t%lld/%c.%d.%d.%d", SPACE_OF(space), number(step), kind, id, chunk, member);
-}
-
 Key key_norms(const KeySpace *space, int64_t step, int stage, int replica) {
     return make(SPACE "t%lld/n.%d.%d", SPACE_OF(space), number(step), stage, replica);
 }

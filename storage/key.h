@@ -41,9 +41,8 @@ typedef struct KeyPlace {
 
 Key key_activation(const KeySpace *space, KeyPlace place, int producer, int consumer, int micro);
 Key key_gradient(const KeySpace *space, KeyPlace place, int consumer, int producer, int micro);
-/* kind 'r', id a stage; kind 'u', id a parameter. */
+/* kind 'r', id a stage; kind 'u', id a parameter. A contribution to it: key_part. */
 Key key_sum(const KeySpace *space, int64_t step, char kind, int id, int chunk);
-Key key_contribution(const KeySpace *space, int64_t step, char kind, int id, int chunk, int member);
 Key key_norms(const KeySpace *space, int64_t step, int stage, int replica);
 Key key_eval(const KeySpace *space, int64_t step, int stage, int replica);
 Key key_saved(const KeySpace *space, int64_t step, int stage, int replica);

@@ -177,18 +177,15 @@ static int exchange_run(Transfer *transfer, Fetch *fetch, int64_t *bytes) {
     switch (task->op) {
     case EXCHANGE_PUT:
         blob = part_blob(chunk, own_blob(chunk, task->member));
-        return fetch_put(fetch,
-                         key_contribution(&fetch->space, exchange->step, kind, id, task->chunk,
-                                          exchange->own[task->member]),
-                         &blob, bytes);
+        return fetch_put(fetch, key_part(sum.text, exchange->own[task->member]), &blob, bytes);
     case EXCHANGE_ADD:
-        return err_set(ERR_UNSUPPORTED, "this store cannot sum");
+        blob = part_blob(chunk, own_blob(chunk, task->member));
+        return fetch_add(fetch, sum, exchange->own[task->member], exchange->setup.n_members, &blob,
+                         bytes);
     case EXCHANGE_GET:
         blob = part_blob(chunk, in_blob(chunk, task->member));
-        TRY(fetch_get(
-            fetch,
-            key_contribution(&fetch->space, exchange->step, kind, id, task->chunk, task->member),
-            exchange->members[task->member], &blob, bytes));
+        TRY(fetch_get(fetch, key_part(sum.text, task->member), exchange->members[task->member],
+                      &blob, bytes));
         if (atomic_fetch_sub(&chunk->n_missing, 1) == 1) {
             add_up(exchange, chunk);
         }

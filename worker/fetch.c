@@ -100,10 +100,12 @@ int fetch_get(Fetch *fetch, Key key, FetchPeer peer, const FetchBlob *blob, int6
     return 0;
 }
 
-static int fetch_put_slice(Fetch *fetch, const char *key, Slice part) {
+/* A put, or with n > 0 an addition to a sum. */
+static int fetch_send(Fetch *fetch, const char *key, int index, int n, Slice part) {
     const int64_t deadline = clock_deadline_ms(fetch->order->wait_timeout_ms);
     for (int attempt = 0;; attempt++) {
-        int rc = relay_put(fetch->relay, key, &part, 1, deadline);
+        int rc = n > 0 ? relay_add(fetch->relay, key, index, n, &part, 1, deadline)
+                       : relay_put(fetch->relay, key, &part, 1, deadline);
         if (!fetch_worth_retry(rc, attempt, deadline)) {
             return rc;
         }
@@ -118,9 +120,19 @@ int fetch_put(Fetch *fetch, Key key, const FetchBlob *blob, int64_t *bytes) {
         return (int)total;
     }
     *bytes += total;
-    return fetch_put_slice(fetch, key.text, (Slice){blob->bytes, (size_t)total});
+    return fetch_send(fetch, key.text, 0, 0, (Slice){blob->bytes, (size_t)total});
+}
+
+int fetch_add(Fetch *fetch, Key key, int index, int n, const FetchBlob *blob, int64_t *bytes) {
+    int64_t total =
+        blob_seal(blob->bytes, key_part(key.text, index).text, blob->tensors, blob->n_tensors);
+    if (total < 0) {
+        return (int)total;
+    }
+    *bytes += total;
+    return fetch_send(fetch, key.text, index, n, (Slice){blob->bytes, (size_t)total});
 }
 
 int fetch_put_bytes(Fetch *fetch, Key key, const void *data, size_t bytes) {
-    return fetch_put_slice(fetch, key.text, (Slice){data, bytes});
+    return fetch_send(fetch, key.text, 0, 0, (Slice){data, bytes});
 }

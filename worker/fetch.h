@@ -40,6 +40,8 @@ void fetch_done(Fetch *fetch);
 int fetch_get(Fetch *fetch, Key key, FetchPeer peer, const FetchBlob *blob, int64_t *bytes);
 /* Seal and publish. Returns 1 when the key was there already (the first content stays). */
 int fetch_put(Fetch *fetch, Key key, const FetchBlob *blob, int64_t *bytes);
+/* Seal as contribution `index` of n and add to the sum under `key` (relay_add). 1 as above. */
+int fetch_add(Fetch *fetch, Key key, int index, int n, const FetchBlob *blob, int64_t *bytes);
 /* Publish plain bytes with the same retries. */
 int fetch_put_bytes(Fetch *fetch, Key key, const void *data, size_t bytes);
 /* Copy of the key being waited for; "" when none. Thread-safe. */

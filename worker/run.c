@@ -359,9 +359,9 @@ static int run_open(Worker *worker) {
     TRY(data_open(&worker->data, order, &worker->stage));
     TRY(run_open_memory(worker));
     TRY(run_load_state(worker));
-    TRY(run_open_reduce(worker));
     TRY(run_open_relay(worker, &relay));
     TRY(save_open(order, &worker->stage, &worker->params, worker->env, relay, &worker->save));
+    TRY(run_open_reduce(worker));
     TRY(vm_open(&worker->train, &host,
                 order->trace_path[0] != '\0' ? RUN_TRACE_RECORDS : RUN_RECORDS, &worker->train_vm));
     return order->has_eval ? vm_open(&worker->eval, &host, 0, &worker->eval_vm) : 0;

@@ -31,12 +31,15 @@ typedef struct FaultRig {
     int32_t stage[SIM_MAX_WORKERS], replica[SIM_MAX_WORKERS];
 } FaultRig;
 
-static int rig_init(FaultRig *rig, char *why, size_t why_bytes) {
+static int rig_init(FaultRig *rig, const ReduceSpec *reduce, char *why, size_t why_bytes) {
     memset(rig, 0, sizeof *rig);
     EXPECT(sim_job_init(&rig->job, "tiny_gpt") == 0, "%s", err_text());
     EXPECT(sim_job_stages(&rig->job, 3) == 0, "%s", err_text());
     PlanSpec *plan = &rig->job.order.plan;
     plan->replicas[1] = 2;
+    if (reduce != NULL) {
+        plan->reduce = *reduce;
+    }
     sim_job_steps(&rig->job, 3, 2);
     sim_job_samples(&rig->job, 19);
     sim_job_eval(&rig->job, 11, 2);
@@ -88,8 +91,9 @@ typedef struct FaultSweep {
     int32_t handle;
     const RelayFault *kinds;
     int32_t n_kinds;
-    int64_t n_operations; /* in a row, each time */
-    int32_t n_restarts;   /* that follow */
+    const ReduceSpec *reduce; /* NULL: the default */
+    int64_t n_operations;     /* in a row, each time */
+    int32_t n_restarts;       /* that follow */
 } FaultSweep;
 
 static int32_t rig_operations(const FaultRig *rig, int32_t worker, int32_t handle) {
@@ -99,7 +103,7 @@ static int32_t rig_operations(const FaultRig *rig, int32_t worker, int32_t handl
 /* Every kind at every operation of the handle, of each worker in turn; else a sample of that. */
 static int sweep(const FaultSweep *it, char *why, size_t why_bytes) {
     FaultRig rig;
-    TRY(rig_init(&rig, why, why_bytes));
+    TRY(rig_init(&rig, it->reduce, why, why_bytes));
     int32_t n_cases = 0;
     for (int32_t w = 0; w < rig.n_workers; w++) {
         n_cases += rig_operations(&rig, w, it->handle) * it->n_kinds;
@@ -139,7 +143,7 @@ static int sweep_handle(int32_t handle, bool gets, char *why, size_t why_bytes) 
     return sweep(&it, why, why_bytes);
 }
 
-/* Gradients, norms and evaluations. */
+/* Norms and evaluations. */
 int relay_fault_each_operation_of_the_compute_handle(char *why, size_t why_bytes) {
     return sweep_handle(SIM_HANDLE_COMPUTE, true, why, why_bytes);
 }
@@ -160,10 +164,34 @@ int relay_fault_each_operation_of_the_save_handle(char *why, size_t why_bytes) {
     return sweep_handle(SIM_HANDLE_SAVE, false, why, why_bytes);
 }
 
+/* The threads that move gradients: two up, then those down. Which of them does what differs from
+ * run to run. */
+static int sweep_reduction(ReduceForm form, char *why, size_t why_bytes) {
+    const ReduceSpec reduce = {.form = form, .chunk_bytes = 4096};
+    for (int32_t i = 0; i < 4; i++) {
+        const bool gets = i >= 2;
+        const FaultSweep it = {.handle = SIM_HANDLE_REDUCE + i,
+                               .kinds = gets ? every_kind : of_puts,
+                               .n_kinds = gets ? 7 : 4,
+                               .reduce = &reduce,
+                               .n_operations = 1};
+        TRY(sweep(&it, why, why_bytes));
+    }
+    return 0;
+}
+
+int relay_fault_each_operation_of_a_chunked_reduction(char *why, size_t why_bytes) {
+    return sweep_reduction(REDUCE_CHUNKED, why, why_bytes);
+}
+
+int relay_fault_each_operation_of_a_reduction_in_the_store(char *why, size_t why_bytes) {
+    return sweep_reduction(REDUCE_IN_STORE, why, why_bytes);
+}
+
 /* No heartbeat, no fence, no control note: the work goes on. */
 int relay_fault_pulse_that_never_gets_through(char *why, size_t why_bytes) {
     FaultRig rig;
-    TRY(rig_init(&rig, why, why_bytes));
+    TRY(rig_init(&rig, NULL, why, why_bytes));
     rig.job.order.heartbeat_ms = 2;
     for (size_t kind = 0; kind < 5; kind++) {
         SimFault all[MAX_FAULTS];
@@ -220,7 +248,7 @@ static SimFault draw_fault(const FaultRig *rig, uint64_t *state) {
 int relay_fault_several_faults_at_once(char *why, size_t why_bytes) {
     FaultRig rig;
     uint64_t state = 23;
-    TRY(rig_init(&rig, why, why_bytes));
+    TRY(rig_init(&rig, NULL, why, why_bytes));
     for (int i = 0; i < (sim_long() ? 500 : 20); i++) {
         SimFault some[MAX_FAULTS];
         for (int32_t f = 0; f < MAX_FAULTS; f++) {
@@ -236,7 +264,7 @@ int relay_fault_several_faults_at_once(char *why, size_t why_bytes) {
 int relay_fault_faults_and_kills_together(char *why, size_t why_bytes) {
     FaultRig rig;
     uint64_t state = 29;
-    TRY(rig_init(&rig, why, why_bytes));
+    TRY(rig_init(&rig, NULL, why, why_bytes));
     for (int i = 0; i < (sim_long() ? 500 : 20); i++) {
         SimFault some[MAX_FAULTS / 2];
         for (int32_t f = 0; f < MAX_FAULTS / 2; f++) {

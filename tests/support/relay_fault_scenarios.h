@@ -11,6 +11,8 @@
     X(each_operation_of_the_publish_handle)                                                        \
     X(each_operation_of_the_pulse_handle)                                                          \
     X(each_operation_of_the_save_handle)                                                           \
+    X(each_operation_of_a_chunked_reduction)                                                       \
+    X(each_operation_of_a_reduction_in_the_store)                                                  \
     X(pulse_that_never_gets_through)                                                               \
     X(operation_that_fails_until_the_worker_gives_up)                                              \
     X(answer_that_stays_damaged_until_the_worker_gives_up)                                         \

@@ -35,6 +35,10 @@
     X(dropout_masks_are_equal_under_recompute)                                                     \
     X(dropout_masks_are_equal_after_a_restart_before_the_backward)                                 \
     X(initial_weights_depend_on_seed_and_name_only)                                                \
+    /* semantics_reduce.c: forms of the reduction */                                               \
+    X(every_form_of_the_reduction_gives_the_same_bits)                                             \
+    X(every_form_of_the_reduction_survives_kills)                                                  \
+    X(a_16_bit_wire_is_near_and_repeats)                                                           \
     /* semantics_resume.c: checkpoints, cuts, messages of others */                                \
     X(learning_rate_goes_on_after_a_resume)                                                        \
     X(adamw_state_resumes_under_another_cut)                                                       \

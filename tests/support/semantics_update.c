@@ -142,7 +142,7 @@ static int seed_reduce(Relay *relay, const SimJob *job) {
     }
     stage_done(&stage);
     const BlobTensor all = {DTYPE_F32, shape_1d(elements)};
-    return put_infinite(relay, key_contribution(&space, BAD_STEP, 'r', 1, 0, 1), &all, 1);
+    return put_infinite(relay, key_part(key_sum(&space, BAD_STEP, 'r', 1, 0).text, 1), &all, 1);
 }
 
 /* What stage 1 gets back from stage 2 for micro-batch 1 in BAD_STEP. */

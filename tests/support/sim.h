@@ -9,7 +9,7 @@
 #include "core/report.h"
 #include "storage/relay.h"
 
-enum { SIM_MAX_STEPS = 256, SIM_MAX_WORKERS = 32, SIM_MAX_EVALS = 64, SIM_MAX_HANDLES = 8 };
+enum { SIM_MAX_STEPS = 256, SIM_MAX_WORKERS = 32, SIM_MAX_EVALS = 64, SIM_MAX_HANDLES = 12 };
 
 typedef struct SimJob {
     Order order; /* template: stage, replica, programs are filled in by sim_run */
@@ -50,7 +50,8 @@ enum {
     SIM_HANDLE_FETCH,
     SIM_HANDLE_PUBLISH,
     SIM_HANDLE_PULSE,
-    SIM_HANDLE_SAVE
+    SIM_HANDLE_SAVE,
+    SIM_HANDLE_REDUCE /* and further ones: up, up, down, ...; only where gradients are summed */
 };
 
 typedef struct SimFault {

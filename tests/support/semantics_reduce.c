@@ -1,0 +1,124 @@
+/* Semantics: the forms in which gradients are summed. */
+#include <math.h>
+#include <stdio.h>
+
+#include "core/err.h"
+#include "tests/support/semantics_scenarios.h"
+#include "tests/support/sim_check.h"
+
+/* Replicas that share the micro-batches unevenly, and embeddings tied over stages. */
+static int open_replicated(SimJob *job, const char *model, char *why, size_t why_bytes) {
+    EXPECT(sim_job_init(job, model) == 0, "%s", err_text());
+    EXPECT(sim_job_stages(job, 3) == 0, "%s", err_text());
+    PlanSpec *plan = &job->order.plan;
+    plan->replicas[0] = 2;
+    plan->replicas[1] = 4;
+    plan->replicas[2] = 3;
+    sim_job_micro(job, 10, 2); /* 5 micro-batches */
+    sim_job_samples(job, 23);
+    sim_job_steps(job, 5, 2);
+    return 0;
+}
+
+static const ReduceSpec forms[] = {
+    {.form = REDUCE_AUTO},
+    {.form = REDUCE_WHOLE, .chunk_bytes = 1024},
+    {.form = REDUCE_CHUNKED},
+    {.form = REDUCE_CHUNKED, .chunk_bytes = 1024},
+    {.form = REDUCE_CHUNKED, .chunk_bytes = 44},
+    {.form = REDUCE_IN_STORE},
+    {.form = REDUCE_IN_STORE, .chunk_bytes = 1000},
+    {.form = REDUCE_AUTO, .store_adds = true},
+};
+enum { N_FORMS = sizeof forms / sizeof forms[0] };
+
+static const char *form_text(const ReduceSpec *spec, char *out, size_t out_bytes) {
+    snprintf(out, out_bytes, "%s, %s, chunks of %lld: ", reduction_form_names[spec->form],
+             reduction_wire_names[spec->wire], (long long)spec->chunk_bytes);
+    return out;
+}
+
+static int same_bits(const char *model, char *why, size_t why_bytes) {
+    SimJob job;
+    SimResult whole;
+    char what[128];
+    TRY(open_replicated(&job, model, why, why_bytes));
+    job.order.plan.reduce = (ReduceSpec){.form = REDUCE_WHOLE};
+    TRY(sim_check_run(&job, NULL, &whole, why, why_bytes));
+    for (int i = 0; i < N_FORMS; i++) {
+        job.order.plan.reduce = forms[i];
+        TRY(sim_check_same(&job, NULL, &whole, form_text(&forms[i], what, sizeof what), NULL, why,
+                           why_bytes));
+    }
+    sim_result_done(&whole);
+    sim_job_done(&job);
+    return 0;
+}
+
+int semantics_every_form_of_the_reduction_gives_the_same_bits(char *why, size_t why_bytes) {
+    static const char *const models[] = {"mlp", "cnn", "tiny_gpt"};
+    for (int i = 0; i < 3; i++) {
+        TRY(same_bits(models[i], why, why_bytes));
+    }
+    return 0;
+}
+
+/* Each worker killed at its reduction, and at the backward before it. */
+static int survives(SimJob *job, const SimResult *expected, const char *what, char *why,
+                    size_t why_bytes) {
+    for (int32_t stage = 0; stage < 3; stage++) {
+        for (int32_t replica = 0; replica < job->order.plan.replicas[stage]; replica++) {
+            Program train, eval;
+            int32_t n_restarts = 0;
+            EXPECT(sim_programs(job, stage, replica, &train, &eval) == 0, "%s", err_text());
+            const SimKill kill = {.stage = stage,
+                                  .replica = replica,
+                                  .attempt = 1,
+                                  .step = 3,
+                                  .instr = train.n_instrs - 2 - replica % 2 * 2};
+            const SimFaults faults = {.kills = &kill, .n_kills = 1};
+            program_done(&train);
+            program_done(&eval);
+            TRY(sim_check_same(job, &faults, expected, what, &n_restarts, why, why_bytes));
+            EXPECT(n_restarts == 1, "%s%d restarts", what, n_restarts);
+        }
+    }
+    return 0;
+}
+
+int semantics_every_form_of_the_reduction_survives_kills(char *why, size_t why_bytes) {
+    char what[128];
+    for (int i = 1; i < N_FORMS; i += 2) {
+        SimJob job;
+        SimResult undisturbed;
+        TRY(open_replicated(&job, "tiny_gpt", why, why_bytes));
+        job.order.plan.reduce = forms[i];
+        TRY(sim_check_run(&job, NULL, &undisturbed, why, why_bytes));
+        TRY(survives(&job, &undisturbed, form_text(&forms[i], what, sizeof what), why, why_bytes));
+        sim_result_done(&undisturbed);
+        sim_job_done(&job);
+    }
+    return 0;
+}
+
+/* Half the bytes: near the f32 run, and its own bits whoever dies. */
+int semantics_a_16_bit_wire_is_near_and_repeats(char *why, size_t why_bytes) {
+    static const ReduceForm wire_forms[] = {REDUCE_WHOLE, REDUCE_CHUNKED};
+    for (int i = 0; i < 2; i++) {
+        SimJob job;
+        SimResult exact, half;
+        TRY(open_replicated(&job, "tiny_gpt", why, why_bytes));
+        TRY(sim_check_run(&job, NULL, &exact, why, why_bytes));
+        job.order.plan.reduce =
+            (ReduceSpec){.form = wire_forms[i], .wire = REDUCE_BF16, .chunk_bytes = 500};
+        TRY(sim_check_run(&job, NULL, &half, why, why_bytes));
+        const double difference = sim_model_difference(&exact, &half);
+        EXPECT(difference > 0.0 && difference < 1e-3, "%s: %g", reduction_form_names[wire_forms[i]],
+               difference);
+        TRY(survives(&job, &half, reduction_form_names[wire_forms[i]], why, why_bytes));
+        sim_result_done(&exact);
+        sim_result_done(&half);
+        sim_job_done(&job);
+    }
+    return 0;
+}
