@@ -126,6 +126,7 @@ static E2e start_npy(const char *const *more) {
     write_inputs("x.npy", 0.1F);
     E2e run = e2e_train(e2e_job("npy", npy_job), "out", more);
     cr_assert(e2e_await_rows(&run, "out", 25), "%s", e2e_read(run.err));
+    cr_assert(e2e_await_event(&run, "out", "saved", 1), "%s", e2e_read(run.err));
     return run;
 }
 
@@ -155,8 +156,8 @@ Test(surroundings, data_rewritten_in_place, .init = e2e_enter, .fini = e2e_leave
     write_inputs("x.npy", 0.2F);
     expect_changed(&run, "x.npy");
     cr_assert_eq(e2e_count("out", "worker_died"), 0);
-    run =
-        e2e_train(e2e_path("npy.json"), "out", E2E_ARGS("--resume", "latest", "--set", "steps=60"));
+    run = e2e_train(e2e_path("npy.json"), "out",
+                    E2E_ARGS("--resume", "latest", "--set", "steps=400"));
     cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
 }
 
