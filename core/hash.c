@@ -4,8 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
-/* The library is built for any processor of its kind; this chooses AVX2 or AVX-512 at run time. */
-#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
+/* The library is built for any processor of its kind; this chooses AVX2 or AVX-512 at run time. But
+ * where all of it is compiled in (XXH_INLINE_ALL), nothing of it is linked. */
+#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>) && !defined(XXH_INLINE_ALL)
 #include <xxh_x86dispatch.h> /* makes XXH3_64bits a choice */
 #endif
 

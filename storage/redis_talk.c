@@ -311,7 +311,12 @@ int redis_check(const RedisTalk *talk, const RedisReply *reply) {
                  {"LOADING", ERR_UNREACHABLE},
                  {"BUSY", ERR_UNREACHABLE},
                  {"MASTERDOWN", ERR_UNREACHABLE},
-                 {"ERR max number of clients reached", ERR_UNREACHABLE}};
+                 {"ERR max number of clients reached", ERR_UNREACHABLE},
+                 {"ERR_ARGUMENT", ERR_ARGUMENT}, /* our module says it in our words */
+                 {"ERR_CORRUPT", ERR_CORRUPT},
+                 {"ERR_LIMIT", ERR_LIMIT},
+                 {"ERR_MEMORY", ERR_MEMORY},
+                 {"ERR_FULL", ERR_FULL}};
     char said[MAX_ERROR_BYTES];
     if (reply->type != REDIS_REPLY_ERROR)
         return 0;
@@ -462,6 +467,7 @@ static int look_at_server(RedisTalk *talk, int64_t deadline_ns, RedisAbout *abou
     RedisReply *reply = NULL;
     TRY(REDIS_ASK(talk, "INFO"));
     TRY(REDIS_ASK(talk, "CONFIG", "GET", "proto-max-bulk-len"));
+    TRY(REDIS_ASK(talk, "FUNCPIPE.ABOUT")); /* an error where our module is not loaded */
     TRY(redis_send(talk, deadline_ns));
     TRY(redis_answer(talk, deadline_ns, true, &reply));
     int rc = redis_kind(reply) == REDIS_TEXT ? check_info(talk, reply->str) : 0;
@@ -469,6 +475,9 @@ static int look_at_server(RedisTalk *talk, int64_t deadline_ns, RedisAbout *abou
     TRY(rc);
     TRY(redis_answer(talk, deadline_ns, true, &reply));
     read_max_bulk(reply, about);
+    redis_free(reply);
+    TRY(redis_answer(talk, deadline_ns, true, &reply));
+    about->module_version = redis_kind(reply) == REDIS_INTEGER ? redis_integer(reply) : 0;
     redis_free(reply);
     return 0;
 }

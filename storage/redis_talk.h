@@ -12,6 +12,7 @@ typedef struct redisReply RedisReply;
 
 typedef struct RedisAbout { /* of the server, read at the first login */
     int64_t max_bulk_bytes; /* the longest value it takes */
+    int64_t module_version; /* of the loaded module funcpipe; 0: it has none */
 } RedisAbout;
 
 /* Connect, and before anything else AUTH and SELECT. With `about`: also check that the server can

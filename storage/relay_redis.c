@@ -5,6 +5,7 @@
  *                      (the content) or, for what is longer, m: "TOKEN PIECES PIECE_BYTES BYTES"
  *     c:KEY:TOKEN:I    piece I of a longer object; TOKEN tells rivals' pieces apart
  *     n:KEY            a note
+ *     s:KEY            a sum under way, in the server's module (storage/redis_module)
  *
  * An object is put in one round trip, all or nothing, and delivered half a round trip later, a
  * longer one after another round trip. Everything has a time to live. A server's keys are chosen by
@@ -161,23 +162,21 @@ int relay_redis_check(const char *place, bool tls) {
                   : 0;
 }
 
+#define REDIS_OPS                                                                                  \
+    .name = "redis", .close = redis_close, .put = relay_redis_put, .get = relay_redis_get,         \
+    .size = relay_redis_size, .has = relay_redis_has, .drop = relay_redis_drop,                    \
+    .count = relay_redis_count, .note_put = relay_redis_note_put,                                  \
+    .note_get = relay_redis_note_get, .interrupt = redis_interrupt
+static const RelayOps ops_without_add = {REDIS_OPS};
+static const RelayOps ops_with_add = {REDIS_OPS, .add = relay_redis_add};
+#undef REDIS_OPS
+
 int relay_redis_open(const char *place, bool tls, Relay **out_relay) {
-    static const RelayOps ops = {.name = "redis",
-                                 .close = redis_close,
-                                 .put = relay_redis_put,
-                                 .get = relay_redis_get,
-                                 .size = relay_redis_size,
-                                 .has = relay_redis_has,
-                                 .drop = relay_redis_drop,
-                                 .count = relay_redis_count,
-                                 .note_put = relay_redis_note_put,
-                                 .note_get = relay_redis_note_get,
-                                 .interrupt = redis_interrupt};
     RelayRedis *redis = calloc(1, sizeof *redis);
     if (!redis)
         return err_set(ERR_MEMORY, "a handle of a Redis relay");
     int rc = 0;
-    redis->base.ops = &ops;
+    redis->base.ops = &ops_with_add;
     buf_init(&redis->held, 0);
     redis->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (redis->wake_fd < 0 ||
@@ -189,6 +188,10 @@ int relay_redis_open(const char *place, bool tls, Relay **out_relay) {
         TRY_DONE(redis_talk_open(&redis->url, i, redis->wake_fd,
                                  clock_deadline_ms(REDIS_OWN_TIME_MS), &redis->about[i],
                                  &redis->talks[i]));
+    for (int i = 0; i < redis->url.n_servers; i++) {
+        if (redis->about[i].module_version != REDIS_MODULE_VERSION)
+            redis->base.ops = &ops_without_add;
+    }
     *out_relay = &redis->base;
     return 0;
 done:

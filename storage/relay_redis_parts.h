@@ -4,14 +4,13 @@
 
 #include <stdatomic.h>
 
+#include "storage/redis_form.h"
 #include "storage/redis_talk.h"
 #include "storage/relay_redis.h"
 
 enum {
     REDIS_NAME_BYTES = REDIS_PREFIX_BYTES + RELAY_KEY_BYTES + 64,
-    REDIS_PIECE_BYTES = 16 << 20,       /* of a longer object, unless the server takes less */
-    REDIS_LEAST_PIECE_BYTES = 64 << 10, /* and no server takes less than this */
-    REDIS_OWN_TIME_MS = 10000           /* for operations without a deadline of their own */
+    REDIS_OWN_TIME_MS = 10000 /* for operations without a deadline of their own */
 };
 
 typedef struct RelayRedis {
@@ -31,7 +30,7 @@ typedef struct RedisName {
     char text[REDIS_NAME_BYTES];
 } RedisName;
 
-/* The name of a key's object 'o', note 'n'. */
+/* The name of a key's object 'o', note 'n', sum under way 's'. */
 RedisName relay_redis_name(const RelayRedis *redis, char kind, const char *key);
 RedisName relay_redis_piece_name(const RelayRedis *redis, const char *key, const char *token,
                                  int64_t index);
@@ -51,9 +50,11 @@ int relay_redis_attempt(RelayRedis *redis, int server, Exchange exchange, void *
 /* Sleep until the earlier of both times, or an interruption: then false. */
 bool relay_redis_pause(RelayRedis *redis, int64_t ms, int64_t deadline_ns);
 
-/* relay_redis_put.c, relay_redis_get.c */
+/* relay_redis_put.c, relay_redis_add.c, relay_redis_get.c */
 int relay_redis_put(Relay *relay, const char *key, const Slice *parts, int n_parts,
                     int64_t deadline_ns);
+int relay_redis_add(Relay *relay, const char *key, int index, int n, const Slice *parts,
+                    int n_parts, int64_t deadline_ns);
 int relay_redis_get(Relay *relay, const char *key, void *buf, size_t capacity, int64_t deadline_ns,
                     size_t *out_bytes);
 int relay_redis_size(Relay *relay, const char *key, int64_t deadline_ns, size_t *out_bytes);

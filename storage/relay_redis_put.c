@@ -6,7 +6,6 @@
 #include "storage/relay_redis_parts.h"
 
 enum {
-    INLINE_BYTES = 64 << 10,  /* of an object that is its entry */
     ATOMIC_BYTES = 256 << 20, /* of pieces put in one transaction */
     WINDOW_PIECES = 64
 };
@@ -143,7 +142,7 @@ static int put_once(RelayRedis *redis, int server, void *arg, int64_t deadline_n
     Put *put = arg;
     RedisTalk *talk = redis->talks[server];
     int64_t max = redis->about[server].max_bulk_bytes;
-    if (put->bytes <= INLINE_BYTES)
+    if (put->bytes <= REDIS_INLINE_BYTES)
         return put_entry(redis, talk, put, 0, deadline_ns);
     put->piece_bytes = max < REDIS_PIECE_BYTES ? max : REDIS_PIECE_BYTES;
     put->n_pieces = ((int64_t)put->bytes + put->piece_bytes - 1) / put->piece_bytes;

@@ -112,7 +112,7 @@ static int scan(RelayRedis *redis, int server, const char *kinds, const char *un
 typedef struct Unlink {
     const Names *names;
     size_t first, end;
-    int64_t n_gone; /* objects and notes, not pieces */
+    int64_t n_gone; /* objects and notes, not pieces and sums under way */
     size_t n_prefix;
 } Unlink;
 
@@ -127,7 +127,7 @@ static int unlink_some(RelayRedis *redis, int server, void *arg, int64_t deadlin
     for (size_t i = some->first; i < some->end; i++) {
         RedisReply *reply = NULL;
         TRY(redis_answer(talk, deadline_ns, false, &reply));
-        bool counts = some->names->items[i][some->n_prefix] != 'c';
+        bool counts = strchr("on", some->names->items[i][some->n_prefix]) != NULL;
         if (redis_check(talk, reply) < 0 && said.code == 0)
             err_copy(&said);
         n_gone += counts && redis_kind(reply) == REDIS_INTEGER ? redis_integer(reply) : 0;
@@ -139,7 +139,7 @@ static int unlink_some(RelayRedis *redis, int server, void *arg, int64_t deadlin
 
 static int drop_at(RelayRedis *redis, int server, const char *prefix, int64_t *n_gone) {
     Names names = {0};
-    int rc = scan(redis, server, "onc", prefix, &names);
+    int rc = scan(redis, server, "oncs", prefix, &names);
     Unlink some = {.names = &names, .n_prefix = strlen(redis->url.prefix)};
     while (rc >= 0 && some.first < names.n) {
         some.end = some.first + SCAN_COUNT < names.n ? some.first + SCAN_COUNT : names.n;

@@ -21,6 +21,9 @@ void redis_server_kill(RedisServerProcess *server); /* SIGKILL; its port and fol
 int redis_server_again(RedisServerProcess *server); /* on the same port, with the same files */
 void redis_server_stop(RedisServerProcess *server);
 
+/* Our module, for "--loadmodule": of this build, without sanitizers. */
+#define REDIS_SERVER_MODULE FUNCPIPE_BINARY_DIR "/funcpipe.so"
+
 /* Send command lines as by hand ("SELECT 3\r\nDBSIZE"; quotes group), to 127.0.0.1:port, and
  * return the last answer when it is a number, 0 for other answers of one line, and -1 for an error
  * (printed) or no connection. */

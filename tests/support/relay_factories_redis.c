@@ -106,6 +106,28 @@ static int tls_open(void **out_place) {
     return 0;
 }
 
+/* ---- with our module: one server, and two ---- */
+
+static const char *const module_args[] = {"--loadmodule", REDIS_SERVER_MODULE, NULL};
+
+static int sum_open(void **out_place) {
+    RedisPlace *place = NULL;
+    TRY(place_begin(1, module_args, &place));
+    snprintf(place->url, sizeof place->url,
+             "redis://127.0.0.1:%d/2?prefix=a:b:", place->servers[0].port);
+    *out_place = place;
+    return 0;
+}
+
+static int sum_two_open(void **out_place) {
+    RedisPlace *place = NULL;
+    TRY(place_begin(2, module_args, &place));
+    snprintf(place->url, sizeof place->url, "redis://127.0.0.1:%d,127.0.0.1:%d",
+             place->servers[0].port, place->servers[1].port);
+    *out_place = place;
+    return 0;
+}
+
 /* ---- values of at most 1 MiB; two servers ---- */
 
 static int small_open(void **out_place) {
@@ -126,15 +148,18 @@ static int two_open(void **out_place) {
     return 0;
 }
 
-#define REDIS_FACTORY(what)                                                                        \
+#define REDIS_FACTORY(what, sums)                                                                  \
     const RelayFactory relay_factory_redis_##what = {.name = "redis_" #what,                       \
                                                      .place_open = what##_open,                    \
                                                      .place_close = place_close,                   \
                                                      .open = place_open,                           \
                                                      .across_processes = true,                     \
+                                                     .adds = sums,                                 \
                                                      .over_network = true}
-REDIS_FACTORY(plain);
-REDIS_FACTORY(password);
-REDIS_FACTORY(tls);
-REDIS_FACTORY(small);
-REDIS_FACTORY(two);
+REDIS_FACTORY(plain, false);
+REDIS_FACTORY(password, false);
+REDIS_FACTORY(tls, false);
+REDIS_FACTORY(small, false);
+REDIS_FACTORY(two, false);
+REDIS_FACTORY(sum, true);
+REDIS_FACTORY(sum_two, true);

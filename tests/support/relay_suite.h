@@ -103,6 +103,8 @@ extern const RelayFactory relay_factory_delayed;    /* over mem, answers come la
  * certificate; values of at most 1 MiB; two servers. */
 extern const RelayFactory relay_factory_redis_plain, relay_factory_redis_password,
     relay_factory_redis_tls, relay_factory_redis_small, relay_factory_redis_two;
+/* With our module: one server, and two. */
+extern const RelayFactory relay_factory_redis_sum, relay_factory_redis_sum_two;
 
 /* A fresh empty folder, on tmpfs where there is one: 0, or -1. */
 int relay_suite_folder(char *out_path, size_t path_bytes);

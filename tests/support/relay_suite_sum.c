@@ -9,10 +9,10 @@
 
 #include "core/clock.h"
 #include "core/err.h"
-#include "core/hash.h"
 #include "storage/blob.h"
 #include "storage/sum.h"
 #include "tests/support/relay_suite.h"
+#include "tests/support/sum_cases.h"
 
 #define NAME "job/g1/t7/r.0"
 
@@ -20,66 +20,15 @@ static int64_t soon(const RelayRig *rig) {
     return clock_deadline_ms(relay_rig_patience_ms(rig));
 }
 
-/* ---- contributions and what comes of them ---- */
+/* ---- shorthands ---- */
 
-/* Element i of contribution `index`: numbers of very different sizes, so that the order shows. */
-static float element(int index, size_t i) {
-    uint64_t at =
-        (uint64_t)i * UINT64_C(0x9E3779B97F4A7C15) + (uint64_t)index * 0xD1B54A32D192ED03U;
-    at = (at ^ at >> 29) * UINT64_C(0xBF58476D1CE4E5B9);
-    at ^= at >> 32;
-    uint32_t bits = ((uint32_t)at & 0x807FFFFFU) | (uint32_t)(107 + (at >> 32) % 41) << 23;
-    float value = i % 61 == 0 ? -0.0F : 0.0F;
-    if (i % 61 > 1)
-        memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-typedef struct Bytes {
-    unsigned char *data;
-    size_t bytes;
-} Bytes;
-
-/* Two tensors of `n_elements` together. */
-static void set_form(size_t n_elements, BlobTensor out_tensors[2]) {
-    out_tensors[0] = (BlobTensor){DTYPE_F32, shape_1d((int64_t)(n_elements / 3))};
-    out_tensors[1] = (BlobTensor){DTYPE_F32, shape_2d(1, (int64_t)(n_elements - n_elements / 3))};
-}
-
-/* The sum of contributions first..end-1, sealed under `key`. */
-static Bytes sealed(const char *key, int first, int end, size_t n_elements) {
-    BlobTensor tensors[2];
-    size_t offsets[2];
-    size_t at = 0;
-    set_form(n_elements, tensors);
-    Bytes out = {NULL, (size_t)blob_layout(tensors, 2, offsets)};
-    out.data = aligned_alloc(BLOB_ALIGN, (out.bytes + BLOB_ALIGN) / BLOB_ALIGN * BLOB_ALIGN);
-    if (!out.data)
-        abort();
-    for (int t = 0; t < 2; t++) {
-        float *to = (float *)(void *)(out.data + offsets[t]);
-        int64_t n = shape_elements(&tensors[t].shape);
-        for (int64_t i = 0; i < n; i++, at++) {
-            to[i] = element(first, at);
-            for (int c = first + 1; c < end; c++)
-                to[i] = to[i] + element(c, at);
-        }
-    }
-    blob_seal(out.data, key, tensors, 2);
-    return out;
-}
-
-static Bytes contribution(const char *key, int index, size_t n_elements) {
-    return sealed(key_part(key, index).text, index, index + 1, n_elements);
-}
-
-static int add_bytes(RelayRig *rig, int handle, const char *key, int index, int n, Bytes blob) {
+static int add_bytes(RelayRig *rig, int handle, const char *key, int index, int n, SumCase blob) {
     Slice part = {blob.data, blob.bytes};
     return relay_add(relay_rig(rig, handle), key, index, n, &part, 1, soon(rig));
 }
 
 static int add(RelayRig *rig, int handle, const char *key, int index, int n, size_t n_elements) {
-    Bytes blob = contribution(key, index, n_elements);
+    SumCase blob = sum_case_part(key, index, n_elements);
     int rc = add_bytes(rig, handle, key, index, n, blob);
     free(blob.data);
     return rc;
@@ -87,7 +36,7 @@ static int add(RelayRig *rig, int handle, const char *key, int index, int n, siz
 
 /* The sum is there and right, to the bit. */
 static bool is_sum(RelayRig *rig, int handle, const char *key, int n, size_t n_elements) {
-    Bytes expected = sealed(key, 0, n, n_elements);
+    SumCase expected = sum_case_sum(key, n, n_elements);
     Buf got;
     buf_init(&got, 0);
     bool ok = false;
@@ -101,26 +50,6 @@ static bool is_sum(RelayRig *rig, int handle, const char *key, int n, size_t n_e
     buf_done(&got);
     free(expected.data);
     return ok;
-}
-
-static bool next_order(int *order, int n) {
-    int i = n - 2;
-    while (i >= 0 && order[i] > order[i + 1])
-        i--;
-    if (i < 0)
-        return false;
-    int j = n - 1;
-    while (order[j] < order[i])
-        j--;
-    int kept = order[i];
-    order[i] = order[j];
-    order[j] = kept;
-    for (int a = i + 1, b = n - 1; a < b; a++, b--) {
-        kept = order[a];
-        order[a] = order[b];
-        order[b] = kept;
-    }
-    return true;
 }
 
 /* ---- one after the other ---- */
@@ -145,7 +74,7 @@ bool relay_suite_sum_all_orders(RelayRig *rig) {
             if (!is_sum(rig, 9, key, n, 100))
                 return false;
             n_sums++;
-        } while (next_order(order, n));
+        } while (sum_case_next_order(order, n));
     }
     RIG_CHECK(relay_count(relay_rig(rig, 0), "s", &count) == 0 && count == n_sums,
               "%lld objects for %d sums", (long long)count, n_sums);
@@ -176,7 +105,7 @@ bool relay_suite_sum_all_sizes(RelayRig *rig) {
 }
 
 bool relay_suite_sum_in_parts(RelayRig *rig) {
-    Bytes blob = contribution(NAME, 0, 1000);
+    SumCase blob = sum_case_part(NAME, 0, 1000);
     Slice parts[RELAY_MAX_PARTS];
     size_t at = 0;
     for (int i = 0; i < RELAY_MAX_PARTS; i++) {
@@ -195,7 +124,8 @@ bool relay_suite_sum_in_parts(RelayRig *rig) {
 
 bool relay_suite_sum_duplicates(RelayRig *rig) {
     Relay *relay = relay_rig(rig, 0);
-    Bytes other = sealed(key_part(NAME, 1).text, 5, 6, 100); /* what is no longer looked at */
+    SumCase other =
+        sum_case_blob(key_part(NAME, 1).text, 5, 6, 100); /* what is no longer looked at */
     for (int round = 0; round < 2; round++) {
         RIG_CHECK(add(rig, 0, NAME, 1, 3, 100) == round, "contribution 1, round %d: %s", round,
                   err_text());
@@ -225,7 +155,7 @@ bool relay_suite_sum_duplicates(RelayRig *rig) {
 
 /* ---- what is refused ---- */
 
-static bool refuses(RelayRig *rig, int index, int n, Bytes blob, int code, const char *what) {
+static bool refuses(RelayRig *rig, int index, int n, SumCase blob, int code, const char *what) {
     int rc = add_bytes(rig, 1, NAME, index, n, blob);
     RIG_CHECK(rc == code, "%s: returned %d (%s), expected %d", what, rc, rc < 0 ? err_text() : "",
               code);
@@ -233,11 +163,11 @@ static bool refuses(RelayRig *rig, int index, int n, Bytes blob, int code, const
     return true;
 }
 
-static bool refuses_damage(RelayRig *rig, Bytes blob) {
-    static const Bytes nothing = {NULL, 0};
+static bool refuses_damage(RelayRig *rig, SumCase blob) {
+    static const SumCase nothing = {NULL, 0};
     bool ok = refuses(rig, 0, 3, nothing, ERR_CORRUPT, "an empty contribution");
     for (size_t bytes = 1; ok && bytes < blob.bytes; bytes += 1 + bytes / 3)
-        ok = refuses(rig, 0, 3, (Bytes){blob.data, bytes}, ERR_CORRUPT, "a truncated one");
+        ok = refuses(rig, 0, 3, (SumCase){blob.data, bytes}, ERR_CORRUPT, "a truncated one");
     for (size_t bit = 3; ok && bit < 8 * blob.bytes; bit += 1 + bit / 4) {
         blob.data[bit / 8] ^= (unsigned char)(1U << bit % 8);
         ok = refuses(rig, 0, 3, blob, ERR_CORRUPT, "one with a flipped bit");
@@ -254,7 +184,7 @@ static bool refuses_damage(RelayRig *rig, Bytes blob) {
 static bool refuses_forms(RelayRig *rig) {
     BlobTensor tensors[2];
     bool ok = true;
-    set_form(100, tensors);
+    sum_case_form(100, tensors);
     for (int i = 0; ok && i < 3; i++) {
         BlobTensor wrong[2] = {tensors[0], tensors[1]};
         if (i == 0)
@@ -264,7 +194,7 @@ static bool refuses_forms(RelayRig *rig) {
         else
             wrong[0].shape.dims[0]++;
         size_t bytes = (size_t)blob_layout(wrong, 2, NULL);
-        Bytes blob = {calloc(1, bytes), bytes};
+        SumCase blob = {calloc(1, bytes), bytes};
         if (!blob.data)
             abort();
         blob_seal(blob.data, key_part(NAME, 0).text, wrong, 2);
@@ -276,9 +206,9 @@ static bool refuses_forms(RelayRig *rig) {
 
 bool relay_suite_sum_refusals(RelayRig *rig) {
     char key[RELAY_KEY_BYTES];
-    Bytes blob = contribution(NAME, 0, 100);
+    SumCase blob = sum_case_part(NAME, 0, 100);
     int64_t count = 0;
-    bool ok = refuses(rig, 0, 3, (Bytes){blob.data, blob.bytes - 1}, ERR_CORRUPT, "a first one");
+    bool ok = refuses(rig, 0, 3, (SumCase){blob.data, blob.bytes - 1}, ERR_CORRUPT, "a first one");
     ok = ok && add(rig, 0, NAME, 1, 3, 100) == 0; /* the one that counts as the first */
     ok = ok && refuses_damage(rig, blob) && refuses_forms(rig);
     free(blob.data);
