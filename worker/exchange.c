@@ -149,7 +149,8 @@ static void add_up(Exchange *exchange, ExchangeChunk *chunk) {
         round_floats(halves, sum, exchange->residual_sum + chunk->first, chunk->n);
         add_halves(sum, halves, chunk->n, true);
     }
-    transfers_submit(exchange->transfers, TRANSFER_UP, &chunk->sum_task->transfer);
+    /* All others wait for it, some of them while contributions lie there unread. */
+    transfers_submit_first(exchange->transfers, TRANSFER_UP, &chunk->sum_task->transfer);
 }
 
 static int get_sum(Exchange *exchange, ExchangeChunk *chunk, Fetch *fetch, Key key,
@@ -384,8 +385,8 @@ static ReduceForm form_of(const ExchangeSetup *setup) {
 }
 
 int exchange_threads_down(const ExchangeSetup *setup) {
-    const int32_t n = form_of(setup) == REDUCE_IN_STORE ? 2 : setup->n_members;
-    return n < 2 ? 2 : n > 4 ? 4 : n;
+    const int32_t n = form_of(setup) == REDUCE_WHOLE ? setup->n_members : 0;
+    return n < 4 ? 4 : n < TRANSFERS_MAX_THREADS ? n : TRANSFERS_MAX_THREADS;
 }
 
 int exchange_open(const ExchangeSetup *setup, Transfers *transfers, Exchange **out_exchange) {

@@ -167,21 +167,32 @@ void transfers_close(Transfers *transfers) {
     free(transfers);
 }
 
-void transfers_submit(Transfers *transfers, Direction direction, Transfer *transfer) {
+static void transfers_queue(Transfers *transfers, Direction direction, Transfer *transfer,
+                            bool first) {
     TransferQueue *queue = &transfers->queues[direction];
-    transfer->next = NULL;
     pthread_mutex_lock(&transfers->lock);
     if (transfers->note.code == 0) {
-        if (queue->last != NULL) {
-            queue->last->next = transfer;
-        } else {
+        transfer->next = first ? queue->first : NULL;
+        if (queue->first == NULL || first) {
             queue->first = transfer;
+        } else {
+            queue->last->next = transfer;
         }
-        queue->last = transfer;
+        if (transfer->next == NULL) {
+            queue->last = transfer;
+        }
         transfers->n_open++;
         pthread_cond_signal(&queue->filled);
     }
     pthread_mutex_unlock(&transfers->lock);
+}
+
+void transfers_submit(Transfers *transfers, Direction direction, Transfer *transfer) {
+    transfers_queue(transfers, direction, transfer, false);
+}
+
+void transfers_submit_first(Transfers *transfers, Direction direction, Transfer *transfer) {
+    transfers_queue(transfers, direction, transfer, true);
 }
 
 int transfers_wait(Transfers *transfers, int64_t *bytes) {

@@ -25,6 +25,8 @@ int transfers_open(const Order *order, int (*open_relay)(void *ctx, Relay **out_
 void transfers_close(Transfers *transfers); /* interrupts and joins; NULL is fine */
 
 void transfers_submit(Transfers *transfers, Direction direction, Transfer *transfer);
+/* The same, before all that waits. */
+void transfers_submit_first(Transfers *transfers, Direction direction, Transfer *transfer);
 /* Wait until all is done that was submitted, also by transfers: 0, or the first error. Adds to
  * *bytes what was moved since the last call. */
 int transfers_wait(Transfers *transfers, int64_t *bytes);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/clock.h"
@@ -40,6 +41,12 @@ void bench_begin(int argc, char **argv) {
 
 int bench_end(void) {
     return bench.missed ? 1 : 0;
+}
+
+void bench_child_ended(int status) {
+    if (!WIFEXITED(status) || WEXITSTATUS(status) > 1)
+        exit(2);
+    bench.missed = bench.missed || WEXITSTATUS(status) == 1;
 }
 
 bool bench_wanted(const char *name) {

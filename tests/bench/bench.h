@@ -18,6 +18,8 @@ enum { BENCH_MAX_ROUNDS = 64 };
 /* Options and names from the command line; a program's exit status is bench_end(). */
 void bench_begin(int argc, char **argv);
 int bench_end(void); /* 0: all goals held, 1: one was missed */
+/* A child printed figures and ended with bench_end()'s status (waitpid's): they count here, too. */
+void bench_child_ended(int status);
 /* Was this figure asked for? Names and their beginnings up to a '/' count; none: all. */
 bool bench_wanted(const char *name);
 void bench_print(const char *name, double value, int digits, const char *unit, bool at_least,

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { PROXY_MAX_CONNECTIONS = 32 };
+enum { PROXY_MAX_CONNECTIONS = 128 };
 
 typedef struct Proxy Proxy;
 typedef enum ProxyWay { PROXY_UP, PROXY_DOWN } ProxyWay; /* to the server, to the client */

@@ -1,0 +1,103 @@
+#include "tests/bench/net.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "core/err.h"
+
+static int shell(const char *format, ...) {
+    char command[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(command, sizeof command, format, args);
+    va_end(args);
+    return system(command) == 0 ? 0 : err_set(ERR_IO, "failed (it needs root): %s", command);
+}
+
+const char *net_address(int host, char out[NET_ADDRESS_BYTES]) {
+    snprintf(out, NET_ADDRESS_BYTES, "10.99.0.%d", host < 0 ? 1 : 10 + host);
+    return out;
+}
+
+static int shape(const char *space, const char *device, int rate_mb) {
+    if (rate_mb == 0)
+        return 0;
+    return shell("ip netns exec %s tc qdisc add dev %s root tbf rate %dmbps burst 256kb limit 1mb",
+                 space, device, rate_mb);
+}
+
+static int add_host(const Net *net, int host, int rate_mb) {
+    char space[48];
+    char device[16];
+    char address[NET_ADDRESS_BYTES];
+    snprintf(space, sizeof space, "%s-%d", net->name, host);
+    snprintf(device, sizeof device, "h%d", host);
+    TRY(shell("ip netns add %s && ip netns exec %s ip link set lo up", space, space));
+    TRY(shell("ip -n %s link add %s type veth peer name eth0 netns %s", net->name, device, space));
+    TRY(shell("ip -n %s link set %s master br0 up", net->name, device));
+    TRY(shell("ip -n %s addr add %s/24 dev eth0 && ip -n %s link set eth0 up", space,
+              net_address(host, address), space));
+    TRY(shape(space, "eth0", rate_mb));
+    return shape(net->name, device, rate_mb);
+}
+
+int net_open(const int *rates_mb, int n_hosts, Net *out_net) {
+    Net net = {.n_hosts = n_hosts};
+    snprintf(net.name, sizeof net.name, "fpbench-%d", (int)getpid());
+    *out_net = net;
+    TRY(shell("ip netns add %s && ip -n %s link add br0 type bridge && ip -n %s addr add "
+              "10.99.0.1/24 dev br0 && ip -n %s link set br0 up && ip -n %s link set lo up",
+              net.name, net.name, net.name, net.name, net.name));
+    for (int i = 0; i < n_hosts; i++)
+        TRY(add_host(&net, i, rates_mb[i]));
+    return 0;
+}
+
+void net_close(Net *net) {
+    for (int i = 0; i < net->n_hosts; i++)
+        (void)shell("ip netns del %s-%d 2>/dev/null", net->name, i);
+    (void)shell("ip netns del %s 2>/dev/null", net->name);
+}
+
+int net_enter(const Net *net, int host) {
+    char path[96];
+    if (host < 0)
+        snprintf(path, sizeof path, "/run/netns/%s", net->name);
+    else
+        snprintf(path, sizeof path, "/run/netns/%s-%d", net->name, host);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int rc = fd >= 0 && setns(fd, CLONE_NEWNET) == 0 ? 0 : err_set(ERR_IO, "entering '%s'", path);
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+int net_start_redis(const Net *net, int host, int port, const char *module, pid_t *out_pid) {
+    char port_text[16];
+    snprintf(port_text, sizeof port_text, "%d", port);
+    pid_t parent = getpid();
+    pid_t pid = fork();
+    if (pid < 0)
+        return err_set(ERR_MEMORY, "a process for redis-server");
+    if (pid == 0) {
+        int null_fd = open("/dev/null", O_RDWR);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent || (net && net_enter(net, host) < 0) || null_fd < 0)
+            _exit(1);
+        dup2(null_fd, 0);
+        dup2(null_fd, 1);
+        execlp("redis-server", "redis-server", "--port", port_text, "--bind",
+               net ? "0.0.0.0" : "127.0.0.1", "--protected-mode", "no", "--save", "",
+               "--appendonly", "no", module ? "--loadmodule" : "--loglevel",
+               module ? module : "warning", (char *)NULL);
+        _exit(1);
+    }
+    *out_pid = pid;
+    return 0;
+}
