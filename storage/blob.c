@@ -279,6 +279,7 @@ int blob_parse(const void *blob, size_t bytes, const char *key, BlobTensor *tens
 int blob_check_all(const void *blob, size_t bytes, const char *key, DType dtype, int *out_n,
                    size_t *out_begin) {
     const unsigned char *in = blob;
+    const char *name = key ? key : "(no key)";
     int n = 0;
     TRY(check_header(in, bytes, key, &n));
     size_t begin = bytes;
@@ -286,13 +287,13 @@ int blob_check_all(const void *blob, size_t bytes, const char *key, DType dtype,
     for (int i = 0; i < n; i++) {
         BlobTensor tensor;
         size_t offset = 0;
-        TRY(check_tensor(in, key, i, n, &end, &tensor, &offset));
+        TRY(check_tensor(in, name, i, n, &end, &tensor, &offset));
         if (tensor.dtype != dtype)
-            return err_set(ERR_CORRUPT, "blob '%s': tensor %d is %s, expected %s", key, i,
+            return err_set(ERR_CORRUPT, "blob '%s': tensor %d is %s, expected %s", name, i,
                            dtype_name(tensor.dtype), dtype_name(dtype));
         begin = i == 0 ? offset : begin;
     }
-    TRY(check_end(in, bytes, key, n, end));
+    TRY(check_end(in, bytes, name, n, end));
     *out_n = n;
     *out_begin = begin;
     return 0;

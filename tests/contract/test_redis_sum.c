@@ -211,9 +211,9 @@ Test(redis_sum, every_key_has_a_time_to_live) {
 
 Test(redis_sum, what_nobody_ends_goes_by_itself) {
     RedisPlace place;
-    place_open(&place, with_module, "", "?ttl=1s");
+    place_open(&place, with_module, "", "?ttl=3s");
     added(place.direct, "k", 1, 2, SMALL, 0);
-    sleep_ms(1100);
+    sleep_ms(3200);
     cr_expect_eq(place_ask(&place, "EXISTS funcpipe:s:k"), 0);
     added(place.direct, "k", 0, 2, SMALL, 0);
     cr_expect_eq(relay_has(place.direct, "k"), 0, "a contribution outlived its time");

@@ -1,6 +1,6 @@
-/* Any bytes as a blob: no crash, and what is accepted is exactly what the writer makes of the same
- * tensors. An input whose checksum is wrong is tried again with the right one, so that what lies
- * behind the checksum is reached. */
+/* Any bytes as a blob: no crash, what is accepted is exactly what the writer makes of the same
+ * tensors, and all readers accept the same. An input whose checksum is wrong is tried again with
+ * the right one, so that what lies behind the checksum is reached. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,11 +10,26 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
+/* Of one element type, as contributions to sums are. */
+static void check_all(const uint8_t *blob, size_t bytes, bool fine, const BlobTensor *tensors,
+                      const size_t *offsets, int n) {
+    size_t begin = 0;
+    int n_all = -1;
+    for (int i = 0; i < n; i++)
+        fine = fine && tensors[i].dtype == DTYPE_F32;
+    if ((blob_check_all(blob, bytes, NULL, DTYPE_F32, &n_all, &begin) >= 0) != fine)
+        abort();
+    if (fine && (n_all != n || begin != (n > 0 ? offsets[0] : bytes)))
+        abort();
+}
+
 static void check_canonical(const uint8_t *blob, size_t bytes) {
     static BlobTensor tensors[BLOB_MAX_TENSORS];
     static size_t offsets[BLOB_MAX_TENSORS];
     int n = 0;
-    if (blob_parse(blob, bytes, NULL, tensors, offsets, BLOB_MAX_TENSORS, &n) < 0)
+    bool fine = blob_parse(blob, bytes, NULL, tensors, offsets, BLOB_MAX_TENSORS, &n) >= 0;
+    check_all(blob, bytes, fine, tensors, offsets, n);
+    if (!fine)
         return;
     if (blob_check(blob, bytes, NULL, tensors, n) < 0 ||
         blob_layout(tensors, n, NULL) != (int64_t)bytes)

@@ -360,6 +360,7 @@ bool relay_suite_sum_killed_adder(RelayRig *rig) {
         rig->skipped = true;
         return relay_rig_fail(rig, "this relay lives in one process") || true;
     }
+    fflush(NULL); /* what waits in our buffers is not the children's to write */
     for (int kills = 0; kills <= KILLS; kills++) {
         int victim = kills % N;
         for (int i = 0; i < N; i++) {

@@ -4,6 +4,8 @@
 
 #include "core/clock.h"
 #include "core/err.h"
+#include "storage/blob.h"
+#include "storage/key.h"
 #include "storage/relay.h"
 
 static RelayMemStore *store;
@@ -136,6 +138,66 @@ Test(relay_faulty, twice_stays_once) {
     cr_expect_eq(put(relay, "k/0"), 0, "the first of both tells");
     cr_expect_eq(relay_count(plain, "k", &n), 0);
     cr_expect_eq(n, 1);
+    relay_close(relay);
+}
+
+/* ---- adding ---- */
+
+static int add(Relay *relay, const char *key, int index, int n) {
+    static const BlobTensor tensor = {DTYPE_F32, {1, {3}}};
+    _Alignas(BLOB_ALIGN) unsigned char blob[512] = {0};
+    size_t offset = 0;
+    int64_t bytes = blob_layout(&tensor, 1, &offset);
+    float value = (float)(index + 1);
+    cr_assert(bytes > 0 && bytes <= (int64_t)sizeof blob);
+    memcpy(blob + offset, &value, sizeof value);
+    blob_seal(blob, key_part(key, index).text, &tensor, 1);
+    Slice part = {blob, (size_t)bytes};
+    return relay_add(relay, key, index, n, &part, 1, soon());
+}
+
+Test(relay_faulty, adding_fails_before_and_after) {
+    RelayFaultRule rules[] = {{.fault = RELAY_FAULT_FAIL, .at_operation = 0},
+                              {.fault = RELAY_FAULT_FAIL_DONE, .at_operation = 2},
+                              {.fault = RELAY_FAULT_DELAY, .at_operation = 3, .delay_ms = 60}};
+    Relay *relay = faulty(rules, 3);
+    cr_expect_eq(add(relay, "s", 0, 2), ERR_IO);
+    cr_expect(strstr(err_text(), "'s'") && strstr(err_text(), "injected"), "%s", err_text());
+    cr_expect_eq(add(relay, "s", 0, 2), 0, "it took place");
+    cr_expect_eq(add(relay, "s", 1, 2), ERR_IO);
+    cr_expect_eq(relay_has(plain, "s"), 1, "it did not take place");
+    int64_t begin_ns = clock_now_ns();
+    cr_expect_eq(add(relay, "s", 1, 2), 1, "a retry finds the first content");
+    cr_expect_geq(clock_now_ns() - begin_ns, 59 * CLOCK_NS_PER_MS);
+    cr_expect_eq(relay_faulty_operations(relay), 4);
+    relay_close(relay);
+}
+
+Test(relay_faulty, added_twice_counts_once) {
+    RelayFaultRule rule = {.fault = RELAY_FAULT_TWICE, .n_operations = INT64_MAX};
+    Relay *relay = faulty(&rule, 1);
+    cr_expect_eq(add(relay, "s", 1, 2), 0, "the first of both tells");
+    cr_expect_eq(relay_has(plain, "s"), 0);
+    cr_expect_eq(add(relay, "s", 0, 2), 0);
+    cr_expect_eq(relay_has(plain, "s"), 1);
+    relay_close(relay);
+}
+
+Test(relay_faulty, adds_only_where_its_inner_does) {
+    Relay *inner = NULL;
+    Relay *relay = NULL;
+    cr_assert_eq(relay_mem_open(store, &inner), 0);
+    RelayOps without = *inner->ops;
+    without.add = NULL;
+    inner->ops = &without;
+    cr_assert_eq(relay_faulty_open(inner, NULL, 0, &relay), 0, "%s", err_text());
+    cr_expect_not(relay_adds(relay));
+    cr_expect_eq(add(relay, "s", 0, 1), ERR_UNSUPPORTED);
+    cr_expect(strstr(err_text(), "'s'") && strstr(err_text(), "cannot sum"), "%s", err_text());
+    cr_expect_eq(put(relay, "k"), 0);
+    relay_close(relay);
+    relay = faulty(NULL, 0);
+    cr_expect(relay_adds(relay));
     relay_close(relay);
 }
 

@@ -19,6 +19,8 @@
 #include "core/clock.h"
 #include "core/err.h"
 #include "core/process.h"
+#include "storage/blob.h"
+#include "storage/key.h"
 #include "storage/relay_file.h"
 
 static char folder[64]; /* of this test */
@@ -413,4 +415,100 @@ Test(relay_file, overflow_of_events) {
     cr_expect_eq(waiting.rc, 0);
     cr_expect_str_eq(waiting.out, "found");
     relay_close(other);
+}
+
+/* ---- sums ---- */
+
+/* Contribution `index` to "a/s". */
+static Slice contribution(int index) {
+    static const BlobTensor tensor = {DTYPE_F32, {1, {5}}};
+    static unsigned char blob[512];
+    size_t offset = 0;
+    int64_t bytes = blob_layout(&tensor, 1, &offset);
+    float value = (float)(index + 1);
+    cr_assert(bytes > 0 && bytes <= (int64_t)sizeof blob);
+    memset(blob, 0, sizeof blob);
+    memcpy(blob + offset, &value, sizeof value);
+    blob_seal(blob, key_part("a/s", index).text, &tensor, 1);
+    return (Slice){blob, (size_t)bytes};
+}
+
+static int add(int index, int n) {
+    Slice part = contribution(index);
+    return relay_add(relay, "a/s", index, n, &part, 1, CLOCK_NEVER);
+}
+
+static bool is_there(const char *name) {
+    char path[160];
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    return access(path, F_OK) == 0;
+}
+
+static void write_part(int index, size_t bytes) {
+    char path[160];
+    snprintf(path, sizeof path, "%s/a/=s/%d", root, index);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(write(fd, contribution(index).data, bytes), (ssize_t)bytes);
+    close(fd);
+}
+
+Test(relay_file, contributions_go_with_the_sum) {
+    cr_assert_eq(add(0, 2), 0, "%s", err_text());
+    cr_expect(is_there("a/=s/0") && is_there("a/=s/form"));
+    cr_assert_eq(add(1, 2), 0, "%s", err_text());
+    cr_expect(is_there("a/+s"));
+    cr_expect_not(is_there("a/=s"));
+    cr_assert_eq(relay_drop(relay, "a", NULL), 0);
+    cr_expect_not(is_there("a"));
+}
+
+/* The last one died between its contribution and the sum: its successor goes on. */
+Test(relay_file, a_successor_makes_the_sum) {
+    cr_assert_eq(add(0, 3), 0, "%s", err_text());
+    cr_assert_eq(add(2, 3), 0, "%s", err_text());
+    write_part(1, contribution(1).bytes);
+    cr_expect_eq(relay_has(relay, "a/s"), 0);
+    cr_expect_eq(add(1, 3), 1, "%s", err_text());
+    cr_expect_eq(relay_has(relay, "a/s"), 1);
+    char got[512];
+    size_t bytes = 0;
+    cr_assert_eq(relay_get(relay, "a/s", got, sizeof got, CLOCK_NEVER, &bytes), 0);
+    float sum = 0;
+    memcpy(&sum, got + bytes - 5 * sizeof sum, sizeof sum);
+    cr_expect_eq(sum, 6.0F);
+}
+
+/* It died behind the sum, before it cleared up: that goes with the next drop. */
+Test(relay_file, what_is_left_of_a_sum_is_dropped) {
+    int64_t n = 0;
+    cr_assert_eq(add(0, 2), 0, "%s", err_text());
+    cr_assert_eq(add(1, 2), 0, "%s", err_text());
+    for (int i = 0; i < 3; i++) {
+        static const char *const prefixes[] = {"a/s", "a", "a/s"};
+        char path[160];
+        snprintf(path, sizeof path, "%s/a", root);
+        mkdir(path, 0700);
+        snprintf(path, sizeof path, "%s/a/=s", root);
+        cr_assert_eq(mkdir(path, 0700), 0);
+        write_part(0, contribution(0).bytes);
+        cr_expect_eq(relay_count(relay, "", &n), 0);
+        cr_expect_eq(n, i == 0);
+        if (i == 0)
+            cr_expect_eq(add(0, 2), 1, "%s", err_text());
+        cr_assert_eq(relay_drop(relay, prefixes[i], &n), 0, "%s", err_text());
+        cr_expect_eq(n, i == 0);
+        cr_expect_not(is_there("a/=s"));
+    }
+}
+
+Test(relay_file, a_damaged_contribution_is_named) {
+    cr_assert_eq(add(0, 3), 0, "%s", err_text());
+    write_part(1, contribution(1).bytes - 1);
+    cr_expect_eq(add(2, 3), ERR_CORRUPT);
+    cr_expect(strstr(err_text(), "contribution 1 to the sum 'a/s'"), "%s", err_text());
+    cr_expect_eq(relay_has(relay, "a/s"), 0);
+    write_part(1, contribution(1).bytes);
+    cr_expect_eq(add(2, 3), 1, "%s", err_text());
+    cr_expect_eq(relay_has(relay, "a/s"), 1);
 }

@@ -1,12 +1,16 @@
-/* What only the memory relay has: the window. The rest is in tests/contract/test_relay.c. */
+/* What only the memory relay has: the window, and the bound of what a sum holds. The rest is in
+ * tests/contract/test_relay.c. */
 #include <criterion/criterion.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/clock.h"
 #include "core/err.h"
+#include "storage/blob.h"
 #include "storage/relay.h"
+#include "storage/sum.h"
 
 static RelayMemStore *store;
 static Relay *relay, *other;
@@ -101,4 +105,53 @@ Test(relay_mem, window_taken_away_wakes) {
     cr_expect_eq(put(relay, "t0/a.0-1.1", 0), ERR_TIMEOUT);
     relay_mem_store_window(store, 0);
     cr_expect_eq(put(relay, "t0/a.0-1.1", 0), 0, "%s", err_text());
+}
+
+/* ---- a contribution that comes too early waits for those before it ---- */
+
+typedef struct Early {
+    pthread_t thread;
+    Slice blob;
+    int64_t wait_ms;
+    int rc;
+} Early;
+
+static void *early_main(void *arg) {
+    Early *early = arg;
+    early->rc = relay_add(other, "s", 3, 4, &early->blob, 1, clock_deadline_ms(early->wait_ms));
+    return NULL;
+}
+
+Test(relay_mem, too_early_waits) {
+    size_t n_elements = SUM_MAX_HELD_BYTES / sizeof(float) * 2 / 5; /* two can be held */
+    BlobTensor tensor = {DTYPE_F32, shape_1d((int64_t)n_elements)};
+    size_t bytes = (size_t)blob_layout(&tensor, 1, NULL);
+    unsigned char *blobs[2] = {calloc(1, bytes), calloc(1, bytes)};
+    Early early = {.blob = {blobs[1], bytes}, .wait_ms = 100};
+    Slice part = {blobs[0], bytes};
+    cr_assert(blobs[0] && blobs[1]);
+    for (int i = 2; i >= 1; i--) {
+        blob_seal(blobs[0], key_part("s", i).text, &tensor, 1);
+        cr_assert_eq(relay_add(relay, "s", i, 4, &part, 1, 0), 0, "%s", err_text());
+    }
+    blob_seal(blobs[1], key_part("s", 3).text, &tensor, 1);
+    early_main(&early);
+    cr_expect_eq(early.rc, ERR_TIMEOUT);
+    cr_expect(strstr(err_text(), "'s'"), "%s", err_text());
+    early.wait_ms = 20000;
+    cr_assert_eq(pthread_create(&early.thread, NULL, early_main, &early), 0);
+    clock_sleep_until(clock_deadline_ms(100));
+    relay_interrupt(other, true);
+    pthread_join(early.thread, NULL);
+    cr_expect_eq(early.rc, ERR_CANCELLED);
+    relay_interrupt(other, false);
+    cr_assert_eq(pthread_create(&early.thread, NULL, early_main, &early), 0);
+    clock_sleep_until(clock_deadline_ms(100));
+    blob_seal(blobs[0], key_part("s", 0).text, &tensor, 1);
+    cr_expect_eq(relay_add(relay, "s", 0, 4, &part, 1, 0), 0, "%s", err_text());
+    pthread_join(early.thread, NULL);
+    cr_expect_eq(early.rc, 0);
+    cr_expect_eq(relay_has(relay, "s"), 1);
+    free(blobs[0]);
+    free(blobs[1]);
 }
