@@ -176,14 +176,24 @@ int relay_has(Relay *relay, const char *key) {
     return relay->ops->has(relay, key);
 }
 
-int relay_drop(Relay *relay, const char *prefix, int64_t *out_dropped) {
+int relay_drop(Relay *relay, const char *const *prefixes, int n_prefixes, int64_t *out_dropped) {
     int64_t dropped = 0;
-    TRY(relay_check_key(prefix));
-    TRY(relay->ops->drop(relay, prefix, &dropped));
-    relay->counters.n_drops++;
+    if (n_prefixes < 0 || n_prefixes > RELAY_MAX_PREFIXES)
+        return err_set(ERR_ARGUMENT, "dropping %d prefixes at once (at most %d)", n_prefixes,
+                       RELAY_MAX_PREFIXES);
+    for (int i = 0; i < n_prefixes; i++)
+        TRY(relay_check_key(prefixes[i]));
+    if (n_prefixes > 0) {
+        TRY(relay->ops->drop(relay, prefixes, n_prefixes, &dropped));
+        relay->counters.n_drops++;
+    }
     if (out_dropped)
         *out_dropped = dropped;
     return 0;
+}
+
+int relay_drop_one(Relay *relay, const char *prefix, int64_t *out_dropped) {
+    return relay_drop(relay, &prefix, 1, out_dropped);
 }
 
 int relay_count(Relay *relay, const char *prefix, int64_t *out_count) {

@@ -1,5 +1,6 @@
-/* A relay that misbehaves as told. An operation is counted by every rule whose key_part its key
- * contains; a rule acts on those it counts from at_operation on. The first rule that acts wins. */
+/* A relay that misbehaves as told. An operation is counted by every rule whose key_part its key (or
+ * one of its keys) contains; a rule acts on those it counts from at_operation on. The first rule
+ * that acts wins. */
 #include <errno.h>
 #include <poll.h>
 #include <stdatomic.h>
@@ -30,13 +31,21 @@ typedef struct RelayFaulty {
     Rule rules[];
 } RelayFaulty;
 
+static bool concerns(const Rule *rule, const char *const *keys, int n_keys) {
+    for (int i = 0; i < n_keys; i++) {
+        if (strstr(keys[i], rule->key_part))
+            return true;
+    }
+    return false;
+}
+
 /* Count the operation, and return the rule that acts on it, or NULL. */
-static const RelayFaultRule *next_rule(RelayFaulty *faulty, const char *key) {
+static const RelayFaultRule *next_rule(RelayFaulty *faulty, const char *const *keys, int n_keys) {
     const RelayFaultRule *acting = NULL;
     faulty->n_operations++;
     for (int i = 0; i < faulty->n_rules; i++) {
         Rule *rule = &faulty->rules[i];
-        if (!strstr(key, rule->key_part))
+        if (!concerns(rule, keys, n_keys))
             continue;
         int64_t n = rule->n_seen++;
         int64_t many = rule->rule.n_operations > 0 ? rule->rule.n_operations : 1;
@@ -64,10 +73,11 @@ static int sleep_delay(RelayFaulty *faulty, const char *key, int64_t delay_ms,
     }
 }
 
-/* Before an operation: the fault to apply to its answer, or an error. */
-static int before(RelayFaulty *faulty, const char *what, const char *key, int64_t deadline_ns,
-                  RelayFault *out_fault) {
-    const RelayFaultRule *rule = next_rule(faulty, key);
+/* Before an operation on one key or several: the fault to apply to its answer, or an error. */
+static int before_all(RelayFaulty *faulty, const char *what, const char *const *keys, int n_keys,
+                      int64_t deadline_ns, RelayFault *out_fault) {
+    const RelayFaultRule *rule = next_rule(faulty, keys, n_keys);
+    const char *key = keys[0];
     RelayFault fault = rule ? rule->fault : RELAY_FAULT_NONE;
     if (fault == RELAY_FAULT_FAIL)
         return err_set(ERR_IO, "%s '%s': injected failure", what, key);
@@ -75,6 +85,11 @@ static int before(RelayFaulty *faulty, const char *what, const char *key, int64_
         TRY(sleep_delay(faulty, key, rule->delay_ms, deadline_ns));
     *out_fault = fault;
     return 0;
+}
+
+static int before(RelayFaulty *faulty, const char *what, const char *key, int64_t deadline_ns,
+                  RelayFault *out_fault) {
+    return before_all(faulty, what, &key, 1, deadline_ns, out_fault);
 }
 
 /* After it: rc, or the lost answer. Takes over what the inner relay counts of its own. */
@@ -142,11 +157,13 @@ static int faulty_has(Relay *relay, const char *key) {
     return after(faulty, "looking for", key, fault, relay_has(faulty->inner, key));
 }
 
-static int faulty_drop(Relay *relay, const char *prefix, int64_t *out_dropped) {
+static int faulty_drop(Relay *relay, const char *const *prefixes, int n_prefixes,
+                       int64_t *out_dropped) {
     RelayFaulty *faulty = (RelayFaulty *)relay;
     RelayFault fault = RELAY_FAULT_NONE;
-    TRY(before(faulty, "dropping", prefix, CLOCK_NEVER, &fault));
-    return after(faulty, "dropping", prefix, fault, relay_drop(faulty->inner, prefix, out_dropped));
+    TRY(before_all(faulty, "dropping", prefixes, n_prefixes, CLOCK_NEVER, &fault));
+    int rc = relay_drop(faulty->inner, prefixes, n_prefixes, out_dropped);
+    return after(faulty, "dropping", prefixes[0], fault, rc);
 }
 
 static void faulty_tidy(Relay *relay, const char *prefix) {

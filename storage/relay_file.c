@@ -333,9 +333,13 @@ static int walk_prefix(RelayFile *file, const char *prefix, Walk *about) {
     return 0;
 }
 
-static int file_drop(Relay *relay, const char *prefix, int64_t *out_dropped) {
+/* A prefix is a place: each costs a look for an object and a note of that name and a walk through
+ * what lies below, and nothing beside it is touched. */
+static int file_drop(Relay *relay, const char *const *prefixes, int n_prefixes,
+                     int64_t *out_dropped) {
     Walk about = {.drop = true};
-    TRY(walk_prefix((RelayFile *)relay, prefix, &about));
+    for (int i = 0; i < n_prefixes; i++)
+        TRY(walk_prefix((RelayFile *)relay, prefixes[i], &about));
     *out_dropped = about.n_objects + about.n_notes;
     return 0;
 }

@@ -10,6 +10,7 @@
 #include "core/clock.h"
 #include "core/err.h"
 #include "core/hash.h"
+#include "storage/prefix_set.h"
 #include "storage/relay.h"
 
 typedef struct Bytes {
@@ -115,12 +116,12 @@ static bool under(const char *key, const char *prefix) {
     return strncmp(key, prefix, length) == 0 && (key[length] == '/' || key[length] == '\0');
 }
 
-static int64_t table_drop(Table *table, const char *prefix) {
+static int64_t table_drop(Table *table, const PrefixSet *prefixes) {
     int64_t n_dropped = 0;
     for (size_t i = 0; i < table->n_buckets; i++) {
         for (Entry **at = &table->buckets[i]; *at;) {
             Entry *entry = *at;
-            if (!under(entry->key, prefix)) {
+            if (!prefix_set_covers(prefixes, entry->key, strlen(entry->key))) {
                 at = &entry->next;
                 continue;
             }
@@ -335,13 +336,17 @@ static int mem_has(Relay *relay, const char *key) {
     return there;
 }
 
-static int mem_drop(Relay *relay, const char *prefix, int64_t *out_dropped) {
+static int mem_drop(Relay *relay, const char *const *prefixes, int n_prefixes,
+                    int64_t *out_dropped) {
     RelayMemStore *store = ((RelayMem *)relay)->store;
+    PrefixSet set;
+    TRY(prefix_set_init(&set, prefixes, n_prefixes));
     pthread_mutex_lock(&store->lock);
-    *out_dropped = table_drop(&store->objects, prefix) + table_drop(&store->notes, prefix);
+    *out_dropped = table_drop(&store->objects, &set) + table_drop(&store->notes, &set);
     if (store->window > 0)
         pthread_cond_broadcast(&store->changed);
     pthread_mutex_unlock(&store->lock);
+    prefix_set_done(&set);
     return 0;
 }
 

@@ -76,7 +76,8 @@ int relay_redis_note_get(Relay *relay, const char *key, void *buf, size_t capaci
                          size_t *out_bytes);
 
 /* relay_redis_scan.c: all keys under a prefix. */
-int relay_redis_drop(Relay *relay, const char *prefix, int64_t *out_dropped);
+int relay_redis_drop(Relay *relay, const char *const *prefixes, int n_prefixes,
+                     int64_t *out_dropped);
 int relay_redis_count(Relay *relay, const char *prefix, int64_t *out_count);
 
 #endif

@@ -146,7 +146,7 @@ Test(redis_login, a_user_without_rights) {
     }
     /* What one may not drop is no success. */
     redis_server_ask(server.port, "SET funcpipe:n:a/k x");
-    cr_expect_eq(relay_drop(relay, "a", &n), ERR_AUTH, "%s", err_text());
+    cr_expect_eq(relay_drop_one(relay, "a", &n), ERR_AUTH, "%s", err_text());
     expect_sentence("NOPERM");
     relay_close(relay);
     redis_server_stop(&server);

@@ -39,6 +39,7 @@ typedef struct RelayRig {
     X(long_keys)                                                                                   \
     X(one_name_three_uses)                                                                         \
     X(drop_keeps_neighbours)                                                                       \
+    X(drop_many_prefixes)                                                                          \
     X(count_objects)                                                                               \
     X(many_objects)                                                                                \
     X(counters)                                                                                    \
