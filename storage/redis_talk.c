@@ -410,8 +410,7 @@ static int wait_for_loading(RedisTalk *talk, int rc, int64_t deadline_ns) {
     return rc;
 }
 
-/* The value of a line "NAME:VALUE" of INFO, or "" when it is not there. */
-static const char *info(const char *text, const char *name, char *out, size_t out_bytes) {
+const char *redis_info(const char *text, const char *name, char *out, size_t out_bytes) {
     size_t n = strlen(name);
     out[0] = '\0';
     for (const char *line = text; line; line = strchr(line, '\n'), line += line != NULL) {
@@ -428,20 +427,20 @@ static const char *info(const char *text, const char *name, char *out, size_t ou
 
 static int check_info(const RedisTalk *talk, const char *text) {
     char value[64];
-    if (strcmp(info(text, "cluster_enabled", value, sizeof value), "1") == 0)
+    if (strcmp(redis_info(text, "cluster_enabled", value, sizeof value), "1") == 0)
         return in_cluster(talk);
-    info(text, "maxmemory_policy", value, sizeof value);
+    redis_info(text, "maxmemory_policy", value, sizeof value);
     if (value[0] && strcmp(value, "noeviction") != 0) {
         char limit[32];
         bool harmless = strncmp(value, "volatile-", 9) == 0 &&
-                        strcmp(info(text, "maxmemory", limit, sizeof limit), "0") == 0;
+                        strcmp(redis_info(text, "maxmemory", limit, sizeof limit), "0") == 0;
         if (!harmless)
             return err_set(ERR_UNSUPPORTED,
                            "%s throws keys away when memory is short (maxmemory-policy %s), and "
                            "with them parts of the training: set maxmemory-policy noeviction",
                            talk->place, value);
     }
-    info(text, "redis_version", value, sizeof value);
+    redis_info(text, "redis_version", value, sizeof value);
     if (value[0] && value[0] >= '0' && value[0] <= '4' && value[1] == '.')
         return err_set(ERR_UNSUPPORTED, "%s is Redis %s; 5.0 or newer is needed", talk->place,
                        value);
@@ -503,6 +502,11 @@ int redis_talk_open(const RedisUrl *url, int server, int wake_fd, int64_t deadli
 done:
     redis_talk_close(talk);
     return rc;
+}
+
+bool redis_talk_tls(const RedisTalk *talk, char *out_protocol, size_t protocol_bytes,
+                    int *out_days) {
+    return talk && redis_link_tls(talk->link, out_protocol, protocol_bytes, out_days);
 }
 
 void redis_talk_close(RedisTalk *talk) {

@@ -23,6 +23,12 @@ void redis_talk_close(RedisTalk *talk); /* NULL is fine */
 /* Has all that was asked been answered? */
 bool redis_talk_quiet(const RedisTalk *talk);
 
+/* redis_link_tls; NULL: false. */
+bool redis_talk_tls(const RedisTalk *talk, char *out_protocol, size_t protocol_bytes,
+                    int *out_days);
+/* The value of a line "NAME:VALUE" of INFO, or "" when it is not there. */
+const char *redis_info(const char *text, const char *name, char *out, size_t out_bytes);
+
 /* Queue a command of n texts. */
 int redis_ask(RedisTalk *talk, int n_args, const char *const *args);
 /* Queue one with a value in between: before..., the parts joined, after... The parts are borrowed

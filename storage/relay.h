@@ -42,6 +42,7 @@ typedef struct RelayOps {
     int (*note_get)(Relay *relay, const char *key, void *buf, size_t capacity, size_t *out_bytes);
     void (*interrupt)(Relay *relay, bool on);
     void (*tidy)(Relay *relay, const char *prefix); /* NULL: nothing is ever left */
+    const struct RelaySurvey *survey; /* storage/relay_survey.h; NULL: it cannot be listed */
 } RelayOps;
 
 struct Relay {

@@ -14,6 +14,7 @@
 #include "core/err.h"
 #include "core/hash.h"
 #include "storage/relay.h"
+#include "storage/relay_survey.h"
 
 typedef struct Rule {
     RelayFaultRule rule;
@@ -214,6 +215,22 @@ static void faulty_close(Relay *relay) {
     free(faulty);
 }
 
+/* Surveys are no counted operations: no rule is about them. */
+static int faulty_visit(Relay *relay, const char *prefix, RelayVisit visit, void *ctx) {
+    return relay_survey_visit(((RelayFaulty *)relay)->inner, prefix, visit, ctx);
+}
+
+static int faulty_sweep(Relay *relay, int64_t older_ms, bool dry_run, RelaySwept *out_swept) {
+    return relay_survey_sweep(((RelayFaulty *)relay)->inner, older_ms, dry_run, out_swept);
+}
+
+static int faulty_about(Relay *relay, RelayTell tell, void *ctx) {
+    return relay_survey_about(((RelayFaulty *)relay)->inner, tell, ctx);
+}
+
+static const RelaySurvey faulty_survey = {
+    .visit = faulty_visit, .sweep = faulty_sweep, .about = faulty_about};
+
 static const RelayOps faulty_ops = {.name = "faulty",
                                     .close = faulty_close,
                                     .put = faulty_put,
@@ -225,7 +242,8 @@ static const RelayOps faulty_ops = {.name = "faulty",
                                     .tidy = faulty_tidy,
                                     .note_put = faulty_note_put,
                                     .note_get = faulty_note_get,
-                                    .interrupt = faulty_interrupt};
+                                    .interrupt = faulty_interrupt,
+                                    .survey = &faulty_survey};
 
 int relay_faulty_open(Relay *take_inner, const RelayFaultRule *rules, int n_rules,
                       Relay **out_relay) {

@@ -552,7 +552,8 @@ int relay_file_open(const char *directory, Relay **out_relay) {
                                  .count = file_count,
                                  .note_put = file_note_put,
                                  .note_get = file_note_get,
-                                 .interrupt = file_interrupt};
+                                 .interrupt = file_interrupt,
+                                 .survey = &relay_file_survey};
     RelayFile *file = calloc(1, sizeof *file);
     if (!file)
         return err_set(ERR_MEMORY, "a handle of the relay '%s'", directory);

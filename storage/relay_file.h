@@ -45,6 +45,7 @@ int relay_file_make_dirs(const RelayFile *file, const FilePlace *place);
 int relay_file_await(RelayFile *file, const char *key, int64_t deadline_ns);
 /* The error of errno: ERR_FULL, ERR_UNREACHABLE or ERR_IO. */
 int relay_file_error(const RelayFile *file, const char *doing, const char *key);
+extern const struct RelaySurvey relay_file_survey;
 /* For tests: work as where O_TMPFILE is unknown. */
 void relay_file_forbid_unnamed(Relay *relay);
 

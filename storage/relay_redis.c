@@ -172,7 +172,8 @@ int relay_redis_open(const char *place, bool tls, Relay **out_relay) {
                                  .count = relay_redis_count,
                                  .note_put = relay_redis_note_put,
                                  .note_get = relay_redis_note_get,
-                                 .interrupt = redis_interrupt};
+                                 .interrupt = redis_interrupt,
+                                 .survey = &relay_redis_survey};
     RelayRedis *redis = calloc(1, sizeof *redis);
     if (!redis)
         return err_set(ERR_MEMORY, "a handle of a Redis relay");

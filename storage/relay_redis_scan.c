@@ -22,19 +22,14 @@ enum {
     UNLINK_COMMANDS = 40 /* sent together */
 };
 
-typedef struct Names { /* found by a scan, of one server */
-    char **items;
-    size_t n, capacity;
-} Names;
-
-static void names_done(Names *names) {
+void relay_redis_names_done(RedisNames *names) {
     for (size_t i = 0; i < names->n; i++)
         free(names->items[i]);
     free(names->items);
-    *names = (Names){0};
+    *names = (RedisNames){0};
 }
 
-static int add_name(Names *names, const char *name) {
+static int add_name(RedisNames *names, const char *name) {
     if (names->n == names->capacity) {
         size_t capacity = names->capacity ? 2 * names->capacity : 256;
         char **items = realloc(names->items, capacity * sizeof *items);
@@ -68,7 +63,7 @@ static int compare_names(const void *a, const void *b) {
 }
 
 /* Sorted, and without the keys that a scan named twice. */
-static void sort_names(Names *names) {
+static void sort_names(RedisNames *names) {
     size_t n = 0;
     if (names->n > 0)
         qsort(names->items, names->n, sizeof *names->items, compare_names);
@@ -88,8 +83,8 @@ static int read_cursor(const char *text, char *out, size_t out_bytes) {
                : err_set(ERR_CORRUPT, "an answer to SCAN");
 }
 
-static int scan(RelayRedis *redis, int server, const char *kinds, const PrefixSet *under,
-                Names *out_names) {
+int relay_redis_scan(RelayRedis *redis, int server, const char *kinds, const PrefixSet *under,
+                     RedisNames *out_names) {
     char cursor[24] = "0";
     char pattern[REDIS_NAME_BYTES];
     char count[16];
@@ -118,7 +113,7 @@ static int scan(RelayRedis *redis, int server, const char *kinds, const PrefixSe
 }
 
 typedef struct Unlink {
-    const Names *names;
+    const RedisNames *names;
     size_t first, end;
     int64_t n_gone; /* objects and notes, not pieces */
     size_t n_prefix;
@@ -171,8 +166,8 @@ static int unlink_some(RelayRedis *redis, int server, void *arg, int64_t deadlin
 
 static int drop_at(RelayRedis *redis, int server, const PrefixSet *prefixes, int64_t *n_gone) {
     enum { SOME = UNLINK_NAMES * UNLINK_COMMANDS };
-    Names names = {0};
-    int rc = scan(redis, server, "onc", prefixes, &names);
+    RedisNames names = {0};
+    int rc = relay_redis_scan(redis, server, "onc", prefixes, &names);
     Unlink some = {.names = &names, .n_prefix = strlen(redis->url.prefix)};
     while (rc >= 0 && some.first < names.n) {
         some.end = some.first + SOME < names.n ? some.first + SOME : names.n;
@@ -180,7 +175,7 @@ static int drop_at(RelayRedis *redis, int server, const PrefixSet *prefixes, int
                                  clock_deadline_ms(REDIS_OWN_TIME_MS), 0);
         some.first = some.end;
     }
-    names_done(&names);
+    relay_redis_names_done(&names);
     *n_gone += some.n_gone;
     return rc;
 }
@@ -213,10 +208,10 @@ int relay_redis_count(Relay *relay, const char *prefix, int64_t *out_count) {
     int64_t n = 0;
     int rc = prefix_set_init(&set, &prefix, 1);
     for (int server = 0; rc >= 0 && server < redis->url.n_servers; server++) {
-        Names names = {0};
-        rc = scan(redis, server, "o", &set, &names);
+        RedisNames names = {0};
+        rc = relay_redis_scan(redis, server, "o", &set, &names);
         n += (int64_t)names.n;
-        names_done(&names);
+        relay_redis_names_done(&names);
     }
     prefix_set_done(&set);
     if (rc < 0)

@@ -1,5 +1,6 @@
 /* The scenarios of one thread. */
 #include "tests/support/relay_suite.h"
+#include "storage/relay_survey.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,6 +9,7 @@
 
 #include "core/clock.h"
 #include "core/err.h"
+#include "storage/relay_survey.h"
 
 /* ---- rig ---- */
 
@@ -388,6 +390,62 @@ bool relay_suite_many_objects(RelayRig *rig) {
               (long long)n);
     RIG_CHECK(relay_drop_one(relay, "m", &n) == 0 && n == many - (many + 3) / 7,
               "dropped %lld of all", (long long)n);
+    return true;
+}
+
+typedef struct Seen {
+    int n_objects, n_notes, n_other, n_strange;
+    int64_t bytes;
+} Seen;
+
+static int see(void *ctx, const RelayItem *item) {
+    Seen *seen = ctx;
+    seen->n_objects += item->kind == RELAY_ITEM_OBJECT;
+    seen->n_notes += item->kind == RELAY_ITEM_NOTE;
+    seen->n_other += item->kind != RELAY_ITEM_OBJECT && item->kind != RELAY_ITEM_NOTE;
+    seen->n_strange += strncmp(item->key, "v/t1", 4) != 0 || item->idle_ms < 0 ||
+                       item->idle_ms > 600000 || item->bytes < 0;
+    seen->bytes += item->bytes;
+    return 0;
+}
+
+static int stop_at_once(void *ctx, const RelayItem *item) {
+    (void)item;
+    ++*(int *)ctx;
+    return err_set(ERR_KILLED, "enough");
+}
+
+/* A survey shows each item once, with what is known of it; sweeping takes nothing that is of use.
+ */
+bool relay_suite_survey(RelayRig *rig) {
+    Relay *relay = relay_rig(rig, 0);
+    Seen seen = {0};
+    RelaySwept swept = {0};
+    int n = 0;
+    PUT("v/t1", "0123456789");
+    PUT("v/t1/x", "0123456789");
+    PUT("v/t1/y/z", "0123456789");
+    PUT("v/t10", "");
+    PUT("v/t", "");
+    PUT("w/t1", "");
+    RIG_CHECK(relay_note_put(relay, "v/t1/y", "n", 1, 60000) == 0, "%s", err_text());
+    RIG_CHECK(relay_survey_visit(relay_rig(rig, 1), "v/t1", see, &seen) == 0, "%s", err_text());
+    RIG_CHECK(seen.n_objects == 3 && seen.n_notes == 1 && seen.n_other == 0 &&
+                  seen.n_strange == 0 && seen.bytes >= 31,
+              "seen: %d objects, %d notes, %d others, %d strange, %lld bytes", seen.n_objects,
+              seen.n_notes, seen.n_other, seen.n_strange, (long long)seen.bytes);
+    seen = (Seen){0};
+    RIG_CHECK(relay_survey_visit(relay, "", see, &seen) == 0 && seen.n_objects == 6,
+              "of all: %d objects", seen.n_objects);
+    seen = (Seen){0};
+    RIG_CHECK(relay_survey_visit(relay, "never/was", see, &seen) == 0 && seen.n_objects == 0,
+              "of nothing: %s", err_text());
+    RIG_CHECK(relay_survey_visit(relay, "v//x", see, &seen) == ERR_ARGUMENT, "a bad prefix");
+    RIG_CHECK(relay_survey_visit(relay, "v", stop_at_once, &n) == ERR_KILLED && n == 1,
+              "a visit that was ended went on");
+    RIG_CHECK(relay_survey_sweep(relay, 60000, false, &swept) == 0, "%s", err_text());
+    RIG_CHECK(swept.n_pieces == 0 && swept.n_folders == 0, "something was swept");
+    RIG_CHECK(is_text(rig, 1, "v/t1/y/z", "0123456789"), "an object went");
     return true;
 }
 

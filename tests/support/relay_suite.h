@@ -42,6 +42,7 @@ typedef struct RelayRig {
     X(drop_many_prefixes)                                                                          \
     X(count_objects)                                                                               \
     X(many_objects)                                                                                \
+    X(survey)                                                                                      \
     X(counters)                                                                                    \
     X(notes_last_wins)                                                                             \
     X(notes_expire)                                                                                \
