@@ -424,6 +424,7 @@ static void store_ended(uv_work_t *work, int status) {
             conductor->result->saved_step = store->step;
         forget_parts(conductor, store->step);
         outputs_event(conductor->outputs, "saved", NULL, "\"step\":%lld", (long long)store->step);
+        conductor_tell_traffic(conductor, store->step);
         conductor_event(conductor, &event, NULL);
     }
     free(store);
@@ -487,11 +488,10 @@ void conductor_finish_relay(Conductor *conductor) {
     watch_close(conductor->watch);
     conductor->watch = NULL;
     if (conductor->claimed) {
-        int rc = relay_drop(conductor->relay, key_space_prefix(&conductor->space).text, NULL);
-        if (rc >= 0)
-            rc =
-                relay_drop(conductor->relay,
-                           key_claim(conductor->space.job, conductor->space.generation).text, NULL);
+        Key claimed = key_claim(conductor->space.job, conductor->space.generation);
+        int rc = relay_drop_one(conductor->relay, key_space_prefix(&conductor->space).text, NULL);
+        if (rc >= 0) /* only then: nobody may claim the generation while any of it is there */
+            rc = relay_drop_one(conductor->relay, claimed.text, NULL);
         if (rc < 0)
             progress_say(&conductor->progress, "warning", "cleaning the relay: %s", err_text());
     }

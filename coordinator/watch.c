@@ -15,6 +15,7 @@
 
 enum { WATCH_MAX_OBJECT_BYTES = 64 << 20, WATCH_RETRY_MS = 100 };
 enum { WATCH_MAX_ERRORS = 20 }; /* in a row, while the relay answers with nonsense */
+enum { WATCH_DROPS = 512 };     /* prefixes of one relay_drop */
 
 typedef struct Pending { /* a save or an evaluation that has not been reported by all */
     int64_t step;
@@ -54,6 +55,9 @@ struct Watch {
     Pending *pending;
     int32_t n_pending, cap_pending;
     Buf object;
+    Key drops[WATCH_DROPS]; /* to be dropped in one call */
+    const char *drop_prefixes[WATCH_DROPS];
+    int n_drops;
     int64_t next_beat_ns, failing_since_ns;
     int n_errors;
 };
@@ -343,41 +347,61 @@ void watch_drop(Watch *watch, int64_t first_step, int64_t end_step_) {
     pthread_mutex_unlock(&watch->lock);
 }
 
-static int drop_step(Watch *watch, int64_t step) {
+/* Ask for a prefix to be dropped with the others. */
+static int add_drop(Watch *watch, Key key) {
+    if (watch->n_drops == WATCH_DROPS) {
+        TRY(relay_drop(watch->relay, watch->drop_prefixes, watch->n_drops, NULL));
+        watch->n_drops = 0;
+    }
+    watch->drops[watch->n_drops] = key;
+    watch->drop_prefixes[watch->n_drops] = watch->drops[watch->n_drops].text;
+    watch->n_drops++;
+    return 0;
+}
+
+static int add_step(Watch *watch, int64_t step) {
     const Order *order = watch->order;
-    TRY(relay_drop(watch->relay, key_step_prefix(&watch->space, step).text, NULL));
+    TRY(add_drop(watch, key_step_prefix(&watch->space, step)));
     if (step == 0 || !order_eval_due(order, step - 1))
         return 0;
     int64_t n_batches = order_steps_per_epoch(order->eval_samples, order->batch);
     for (int64_t batch = 0; batch < n_batches; batch++)
-        TRY(relay_drop(watch->relay, key_eval_prefix(&watch->space, (KeyPlace){step, batch}).text,
-                       NULL));
+        TRY(add_drop(watch, key_eval_prefix(&watch->space, (KeyPlace){step, batch})));
     for (int32_t replica = 0; replica < watch->loss_replicas; replica++)
-        TRY(relay_drop(watch->relay, key_eval(&watch->space, step, watch->loss_stage, replica).text,
-                       NULL));
+        TRY(add_drop(watch, key_eval(&watch->space, step, watch->loss_stage, replica)));
     return 0;
 }
 
-/* What fails is asked for still, and done the next time. */
+/* Drop what a turn has time for: as many of the steps as fill a call, or one with more. What fails
+ * is asked for still, and done the next time. */
 static int do_drops(Watch *watch) {
     pthread_mutex_lock(&watch->lock);
-    int64_t first = watch->drop_first;
+    int64_t step = watch->drop_first;
     int64_t end = watch->drop_end;
     pthread_mutex_unlock(&watch->lock);
-    if (first == end)
+    if (step == end)
         return 0;
     TRY(poll_pending(watch)); /* evaluations that are to be dropped are finished: read them first */
     for (int32_t i = watch->n_pending - 1; i >= 0; i--) {
         if (watch->pending[i].step < end)
             remove_pending(watch, i);
     }
-    for (int64_t step = first; step < end; step++) {
-        TRY(drop_step(watch, step));
-        pthread_mutex_lock(&watch->lock);
-        watch->drop_first = step + 1;
-        pthread_mutex_unlock(&watch->lock);
-    }
+    watch->n_drops = 0;
+    do
+        TRY(add_step(watch, step++));
+    while (step < end && watch->n_drops < WATCH_DROPS / 2);
+    TRY(relay_drop(watch->relay, watch->drop_prefixes, watch->n_drops, NULL));
+    pthread_mutex_lock(&watch->lock);
+    watch->drop_first = step;
+    pthread_mutex_unlock(&watch->lock);
     return 0;
+}
+
+static bool drops_wait(Watch *watch) {
+    pthread_mutex_lock(&watch->lock);
+    bool wait = watch->drop_first != watch->drop_end;
+    pthread_mutex_unlock(&watch->lock);
+    return wait;
 }
 
 /* ---- the thread ---- */
@@ -401,15 +425,17 @@ static void sleep_until(Watch *watch, int64_t deadline_ns, bool for_drops) {
 }
 
 static int read_reports(Watch *watch) {
-    if (clock_now_ns() >= watch->next_beat_ns) {
+    int64_t now_ns = clock_now_ns();
+    if (now_ns >= watch->next_beat_ns) {
         watch->next_beat_ns = clock_deadline_ms(watch->order->heartbeat_ms);
         TRY(read_heartbeats(watch));
         TRY(poll_pending(watch));
     }
+    int64_t until_ns = drops_wait(watch) ? now_ns : watch->next_beat_ns;
     if (watch->step.step < watch->end_step)
-        return wait_norms(watch, watch->next_beat_ns);
+        return wait_norms(watch, until_ns);
     if (watch->n_pending > 0)
-        return wait_pending(watch, watch->next_beat_ns);
+        return wait_pending(watch, until_ns);
     sleep_until(watch, watch->next_beat_ns, true);
     return 0;
 }

@@ -3,6 +3,9 @@
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
+
+#include "core/text.h"
 
 /* Every key fits: a job of 63 characters, two numbers of 20 and four of 11 are under 200. */
 __attribute__((format(printf, 1, 2))) static Key make(const char *format, ...) {
@@ -95,4 +98,35 @@ Key key_eval_prefix(const KeySpace *space, KeyPlace place) {
 
 Key key_space_prefix(const KeySpace *space) {
     return make("%s/g%lld", SPACE_OF(space));
+}
+
+/* A number as it stands in keys: "7", not "07", "+7" or "". */
+static bool read_number(const char *text, size_t bytes, int64_t *out_value) {
+    char digits[24];
+    if (bytes == 0 || bytes >= sizeof digits || (text[0] == '0' && bytes > 1) ||
+        strspn(text, "0123456789") < bytes)
+        return false;
+    memcpy(digits, text, bytes);
+    digits[bytes] = '\0';
+    return text_parse_i64(digits, 0, INT64_MAX, out_value) >= 0;
+}
+
+bool key_find_space(const char *key, KeySpace *out_space, bool *out_claim) {
+    static const char claim[] = "claim.";
+    size_t job_bytes = strcspn(key, "/");
+    if (key[job_bytes] != '/' || job_bytes == 0 || job_bytes >= sizeof out_space->job)
+        return false;
+    const char *rest = key + job_bytes + 1;
+    bool is_claim = strncmp(rest, claim, sizeof claim - 1) == 0;
+    rest += is_claim ? sizeof claim - 1 : 1;
+    if (!is_claim && rest[-1] != 'g')
+        return false;
+    size_t bytes = strcspn(rest, "/");
+    bool ends_there = rest[bytes] == '\0';
+    if (ends_there != is_claim || !read_number(rest, bytes, &out_space->generation))
+        return false;
+    memcpy(out_space->job, key, job_bytes);
+    out_space->job[job_bytes] = '\0';
+    *out_claim = is_claim;
+    return true;
 }

@@ -58,5 +58,7 @@ Key key_part(const char *key, int index);
 Key key_step_prefix(const KeySpace *space, int64_t step);
 Key key_eval_prefix(const KeySpace *space, KeyPlace place);
 Key key_space_prefix(const KeySpace *space);
+/* Which job's generation does a key belong to? false: to none. *out_claim: it is the claim. */
+bool key_find_space(const char *key, KeySpace *out_space, bool *out_claim);
 
 #endif

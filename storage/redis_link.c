@@ -408,6 +408,20 @@ void redis_link_close(RedisLink *link) {
     free(link);
 }
 
+bool redis_link_tls(const RedisLink *link, char *out_protocol, size_t protocol_bytes,
+                    int *out_days) {
+    int seconds = 0;
+    if (!link->ssl)
+        return false;
+    snprintf(out_protocol, protocol_bytes, "%s", SSL_get_version(link->ssl));
+    X509 *certificate = SSL_get1_peer_certificate(link->ssl);
+    *out_days = 0;
+    if (certificate)
+        ASN1_TIME_diff(out_days, &seconds, NULL, X509_get0_notAfter(certificate));
+    X509_free(certificate);
+    return true;
+}
+
 /* ---- bytes ---- */
 
 /* The server may have said why it closed: that is an alert not read yet. */

@@ -22,4 +22,8 @@ int redis_link_send(RedisLink *link, const Slice *parts, size_t n_parts, int64_t
 int64_t redis_link_receive(RedisLink *link, void *buf, size_t capacity, int64_t deadline_ns,
                            bool interruptible);
 
+/* Is it TLS? Its protocol, and for how many days the server's certificate is still valid. */
+bool redis_link_tls(const RedisLink *link, char *out_protocol, size_t protocol_bytes,
+                    int *out_days);
+
 #endif

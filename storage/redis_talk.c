@@ -34,6 +34,7 @@ struct RedisTalk {
     redisReplyObjectFunctions functions; /* hiredis' own, but for arrays */
     void *(*create_array)(const redisReadTask *task, int n_items); /* hiredis' own */
     int64_t n_outstanding;                                         /* questions without an answer */
+    int64_t *n_asked;                  /* counts them; NULL: nobody does */
     char place[REDIS_HOST_BYTES + 32]; /* for errors: redis://host:port/db */
     Buf text;                          /* what is queued but the borrowed */
     Piece *pieces;
@@ -71,8 +72,18 @@ static int add_texts(RedisTalk *talk, int n, const char *const *texts) {
     return 0;
 }
 
-int redis_ask(RedisTalk *talk, int n_args, const char *const *args) {
+void redis_talk_count(RedisTalk *talk, int64_t *n_asked) {
+    talk->n_asked = n_asked;
+}
+
+static void count(RedisTalk *talk) {
     talk->n_outstanding++;
+    if (talk->n_asked)
+        ++*talk->n_asked;
+}
+
+int redis_ask(RedisTalk *talk, int n_args, const char *const *args) {
+    count(talk);
     TRY(buf_printf(&talk->text, "*%d\r\n", n_args));
     return add_texts(talk, n_args, args);
 }
@@ -80,7 +91,7 @@ int redis_ask(RedisTalk *talk, int n_args, const char *const *args) {
 int redis_ask_value(RedisTalk *talk, int n_before, const char *const *before, const Slice *parts,
                     int n_parts, int n_after, const char *const *after) {
     size_t bytes = 0;
-    talk->n_outstanding++;
+    count(talk);
     for (int i = 0; i < n_parts; i++)
         bytes += parts[i].bytes;
     TRY(buf_printf(&talk->text, "*%d\r\n", n_before + 1 + n_after));
@@ -415,8 +426,7 @@ static int wait_for_loading(RedisTalk *talk, int rc, int64_t deadline_ns) {
     return rc;
 }
 
-/* The value of a line "NAME:VALUE" of INFO, or "" when it is not there. */
-static const char *info(const char *text, const char *name, char *out, size_t out_bytes) {
+const char *redis_info(const char *text, const char *name, char *out, size_t out_bytes) {
     size_t n = strlen(name);
     out[0] = '\0';
     for (const char *line = text; line; line = strchr(line, '\n'), line += line != NULL) {
@@ -433,20 +443,20 @@ static const char *info(const char *text, const char *name, char *out, size_t ou
 
 static int check_info(const RedisTalk *talk, const char *text) {
     char value[64];
-    if (strcmp(info(text, "cluster_enabled", value, sizeof value), "1") == 0)
+    if (strcmp(redis_info(text, "cluster_enabled", value, sizeof value), "1") == 0)
         return in_cluster(talk);
-    info(text, "maxmemory_policy", value, sizeof value);
+    redis_info(text, "maxmemory_policy", value, sizeof value);
     if (value[0] && strcmp(value, "noeviction") != 0) {
         char limit[32];
         bool harmless = strncmp(value, "volatile-", 9) == 0 &&
-                        strcmp(info(text, "maxmemory", limit, sizeof limit), "0") == 0;
+                        strcmp(redis_info(text, "maxmemory", limit, sizeof limit), "0") == 0;
         if (!harmless)
             return err_set(ERR_UNSUPPORTED,
                            "%s throws keys away when memory is short (maxmemory-policy %s), and "
                            "with them parts of the training: set maxmemory-policy noeviction",
                            talk->place, value);
     }
-    info(text, "redis_version", value, sizeof value);
+    redis_info(text, "redis_version", value, sizeof value);
     if (value[0] && value[0] >= '0' && value[0] <= '4' && value[1] == '.')
         return err_set(ERR_UNSUPPORTED, "%s is Redis %s; 5.0 or newer is needed", talk->place,
                        value);
@@ -512,6 +522,11 @@ int redis_talk_open(const RedisUrl *url, int server, int wake_fd, int64_t deadli
 done:
     redis_talk_close(talk);
     return rc;
+}
+
+bool redis_talk_tls(const RedisTalk *talk, char *out_protocol, size_t protocol_bytes,
+                    int *out_days) {
+    return talk && redis_link_tls(talk->link, out_protocol, protocol_bytes, out_days);
 }
 
 void redis_talk_close(RedisTalk *talk) {

@@ -21,8 +21,16 @@ typedef struct RedisAbout { /* of the server, read at the first login */
 int redis_talk_open(const RedisUrl *url, int server, int wake_fd, int64_t deadline_ns,
                     RedisAbout *about, RedisTalk **out_talk);
 void redis_talk_close(RedisTalk *talk); /* NULL is fine */
+/* Count in *n_asked what is asked from here on; NULL: nowhere. */
+void redis_talk_count(RedisTalk *talk, int64_t *n_asked);
 /* Has all that was asked been answered? */
 bool redis_talk_quiet(const RedisTalk *talk);
+
+/* redis_link_tls; NULL: false. */
+bool redis_talk_tls(const RedisTalk *talk, char *out_protocol, size_t protocol_bytes,
+                    int *out_days);
+/* The value of a line "NAME:VALUE" of INFO, or "" when it is not there. */
+const char *redis_info(const char *text, const char *name, char *out, size_t out_bytes);
 
 /* Queue a command of n texts. */
 int redis_ask(RedisTalk *talk, int n_args, const char *const *args);

@@ -17,6 +17,7 @@
 #include "core/buf.h"
 
 enum { RELAY_KEY_BYTES = 200, RELAY_NOTE_MAX_BYTES = 4096, RELAY_MAX_PARTS = 64 };
+enum { RELAY_MAX_PREFIXES = 1024 };
 #define RELAY_MAX_OBJECT_BYTES ((size_t)1 << 34)
 
 typedef struct Relay Relay;
@@ -26,6 +27,7 @@ typedef struct RelayCounters {
     int64_t n_requests;      /* sent to a store, of all kinds; 0 where there is no server */
     int64_t n_read_requests; /* of these, on behalf of gets */
     int64_t put_bytes, get_bytes;
+    int64_t waited_ns; /* that those of n_waits took */
 } RelayCounters;
 
 typedef struct RelayOps {
@@ -36,14 +38,15 @@ typedef struct RelayOps {
                size_t *out_bytes);
     int (*size)(Relay *relay, const char *key, int64_t deadline_ns, size_t *out_bytes);
     int (*has)(Relay *relay, const char *key);
-    int (*drop)(Relay *relay, const char *prefix, int64_t *out_dropped);
+    int (*drop)(Relay *relay, const char *const *prefixes, int n_prefixes, int64_t *out_dropped);
     int (*count)(Relay *relay, const char *prefix, int64_t *out_count);
     int (*note_put)(Relay *relay, const char *key, const void *data, size_t bytes, int64_t ttl_ms);
     int (*note_get)(Relay *relay, const char *key, void *buf, size_t capacity, size_t *out_bytes);
     void (*interrupt)(Relay *relay, bool on);
     void (*tidy)(Relay *relay, const char *prefix); /* NULL: nothing is ever left */
     int (*add)(Relay *relay, const char *key, int index, int n, const Slice *parts, int n_parts,
-               int64_t deadline_ns); /* NULL: this store cannot sum */
+               int64_t deadline_ns);  /* NULL: this store cannot sum */
+    const struct RelaySurvey *survey; /* storage/relay_survey.h; NULL: it cannot be listed */
 } RelayOps;
 
 struct Relay {
@@ -83,9 +86,11 @@ int relay_get(Relay *relay, const char *key, void *buf, size_t capacity, int64_t
 int relay_get_buf(Relay *relay, const char *key, Buf *buf, int64_t deadline_ns);
 /* 1 there, 0 not. */
 int relay_has(Relay *relay, const char *key);
-/* Drop every object and note whose key starts with `prefix` + "/" or equals it; none is no error.
- */
-int relay_drop(Relay *relay, const char *prefix, int64_t *out_dropped);
+/* Drop every object and note whose key equals one of the prefixes or starts with one + "/"; none is
+ * no error. One pass over the store does for all, so give many at once (at most
+ * RELAY_MAX_PREFIXES). */
+int relay_drop(Relay *relay, const char *const *prefixes, int n_prefixes, int64_t *out_dropped);
+int relay_drop_one(Relay *relay, const char *prefix, int64_t *out_dropped);
 /* How many objects there are at or under `prefix` ("" for all). */
 int relay_count(Relay *relay, const char *prefix, int64_t *out_count);
 

@@ -1,5 +1,6 @@
-/* A relay that misbehaves as told. An operation is counted by every rule whose key_part its key
- * contains; a rule acts on those it counts from at_operation on. The first rule that acts wins. */
+/* A relay that misbehaves as told. An operation is counted by every rule whose key_part its key (or
+ * one of its keys) contains; a rule acts on those it counts from at_operation on. The first rule
+ * that acts wins. */
 #include <errno.h>
 #include <poll.h>
 #include <stdatomic.h>
@@ -13,6 +14,7 @@
 #include "core/err.h"
 #include "core/hash.h"
 #include "storage/relay.h"
+#include "storage/relay_survey.h"
 
 typedef struct Rule {
     RelayFaultRule rule;
@@ -30,13 +32,21 @@ typedef struct RelayFaulty {
     Rule rules[];
 } RelayFaulty;
 
+static bool concerns(const Rule *rule, const char *const *keys, int n_keys) {
+    for (int i = 0; i < n_keys; i++) {
+        if (strstr(keys[i], rule->key_part))
+            return true;
+    }
+    return false;
+}
+
 /* Count the operation, and return the rule that acts on it, or NULL. */
-static const RelayFaultRule *next_rule(RelayFaulty *faulty, const char *key) {
+static const RelayFaultRule *next_rule(RelayFaulty *faulty, const char *const *keys, int n_keys) {
     const RelayFaultRule *acting = NULL;
     faulty->n_operations++;
     for (int i = 0; i < faulty->n_rules; i++) {
         Rule *rule = &faulty->rules[i];
-        if (!strstr(key, rule->key_part))
+        if (!concerns(rule, keys, n_keys))
             continue;
         int64_t n = rule->n_seen++;
         int64_t many = rule->rule.n_operations > 0 ? rule->rule.n_operations : 1;
@@ -64,10 +74,11 @@ static int sleep_delay(RelayFaulty *faulty, const char *key, int64_t delay_ms,
     }
 }
 
-/* Before an operation: the fault to apply to its answer, or an error. */
-static int before(RelayFaulty *faulty, const char *what, const char *key, int64_t deadline_ns,
-                  RelayFault *out_fault) {
-    const RelayFaultRule *rule = next_rule(faulty, key);
+/* Before an operation on one key or several: the fault to apply to its answer, or an error. */
+static int before_all(RelayFaulty *faulty, const char *what, const char *const *keys, int n_keys,
+                      int64_t deadline_ns, RelayFault *out_fault) {
+    const RelayFaultRule *rule = next_rule(faulty, keys, n_keys);
+    const char *key = keys[0];
     RelayFault fault = rule ? rule->fault : RELAY_FAULT_NONE;
     if (fault == RELAY_FAULT_FAIL)
         return err_set(ERR_IO, "%s '%s': injected failure", what, key);
@@ -77,10 +88,17 @@ static int before(RelayFaulty *faulty, const char *what, const char *key, int64_
     return 0;
 }
 
+static int before(RelayFaulty *faulty, const char *what, const char *key, int64_t deadline_ns,
+                  RelayFault *out_fault) {
+    return before_all(faulty, what, &key, 1, deadline_ns, out_fault);
+}
+
 /* After it: rc, or the lost answer. Takes over what the inner relay counts of its own. */
 static int after(RelayFaulty *faulty, const char *what, const char *key, RelayFault fault, int rc) {
     faulty->base.counters.n_waits = faulty->inner->counters.n_waits;
     faulty->base.counters.n_retries = faulty->inner->counters.n_retries;
+    faulty->base.counters.n_requests = faulty->inner->counters.n_requests;
+    faulty->base.counters.n_read_requests = faulty->inner->counters.n_read_requests;
     if (rc >= 0 && fault == RELAY_FAULT_FAIL_DONE)
         return err_set(ERR_IO, "%s '%s': injected loss of the answer", what, key);
     return rc;
@@ -155,11 +173,13 @@ static int faulty_has(Relay *relay, const char *key) {
     return after(faulty, "looking for", key, fault, relay_has(faulty->inner, key));
 }
 
-static int faulty_drop(Relay *relay, const char *prefix, int64_t *out_dropped) {
+static int faulty_drop(Relay *relay, const char *const *prefixes, int n_prefixes,
+                       int64_t *out_dropped) {
     RelayFaulty *faulty = (RelayFaulty *)relay;
     RelayFault fault = RELAY_FAULT_NONE;
-    TRY(before(faulty, "dropping", prefix, CLOCK_NEVER, &fault));
-    return after(faulty, "dropping", prefix, fault, relay_drop(faulty->inner, prefix, out_dropped));
+    TRY(before_all(faulty, "dropping", prefixes, n_prefixes, CLOCK_NEVER, &fault));
+    int rc = relay_drop(faulty->inner, prefixes, n_prefixes, out_dropped);
+    return after(faulty, "dropping", prefixes[0], fault, rc);
 }
 
 static void faulty_tidy(Relay *relay, const char *prefix) {
@@ -210,11 +230,27 @@ static void faulty_close(Relay *relay) {
     free(faulty);
 }
 
+/* Surveys are no counted operations: no rule is about them. */
+static int faulty_visit(Relay *relay, const char *prefix, RelayVisit visit, void *ctx) {
+    return relay_survey_visit(((RelayFaulty *)relay)->inner, prefix, visit, ctx);
+}
+
+static int faulty_sweep(Relay *relay, int64_t older_ms, bool dry_run, RelaySwept *out_swept) {
+    return relay_survey_sweep(((RelayFaulty *)relay)->inner, older_ms, dry_run, out_swept);
+}
+
+static int faulty_about(Relay *relay, RelayTell tell, void *ctx) {
+    return relay_survey_about(((RelayFaulty *)relay)->inner, tell, ctx);
+}
+
+static const RelaySurvey faulty_survey = {
+    .visit = faulty_visit, .sweep = faulty_sweep, .about = faulty_about};
+
 #define FAULTY_OPS                                                                                 \
     .name = "faulty", .close = faulty_close, .put = faulty_put, .get = faulty_get,                 \
     .size = faulty_size, .has = faulty_has, .drop = faulty_drop, .count = faulty_count,            \
     .tidy = faulty_tidy, .note_put = faulty_note_put, .note_get = faulty_note_get,                 \
-    .interrupt = faulty_interrupt
+    .interrupt = faulty_interrupt, .survey = &faulty_survey
 static const RelayOps ops_without_add = {FAULTY_OPS};
 static const RelayOps ops_with_add = {FAULTY_OPS, .add = faulty_add};
 #undef FAULTY_OPS

@@ -343,9 +343,13 @@ static int walk_prefix(RelayFile *file, const char *prefix, Walk *about) {
     return 0;
 }
 
-static int file_drop(Relay *relay, const char *prefix, int64_t *out_dropped) {
+/* A prefix is a place: each costs a look for an object and a note of that name and a walk through
+ * what lies below, and nothing beside it is touched. */
+static int file_drop(Relay *relay, const char *const *prefixes, int n_prefixes,
+                     int64_t *out_dropped) {
     Walk about = {.drop = true};
-    TRY(walk_prefix((RelayFile *)relay, prefix, &about));
+    for (int i = 0; i < n_prefixes; i++)
+        TRY(walk_prefix((RelayFile *)relay, prefixes[i], &about));
     *out_dropped = about.n_objects + about.n_notes;
     return 0;
 }
@@ -559,7 +563,8 @@ int relay_file_open(const char *directory, Relay **out_relay) {
                                  .count = file_count,
                                  .note_put = file_note_put,
                                  .note_get = file_note_get,
-                                 .interrupt = file_interrupt};
+                                 .interrupt = file_interrupt,
+                                 .survey = &relay_file_survey};
     RelayFile *file = calloc(1, sizeof *file);
     if (!file)
         return err_set(ERR_MEMORY, "a handle of the relay '%s'", directory);

@@ -54,6 +54,7 @@ int relay_file_drop_sum(int parent_fd, const char *name);
 int relay_file_await(RelayFile *file, const char *key, int64_t deadline_ns);
 /* The error of errno: ERR_FULL, ERR_UNREACHABLE or ERR_IO. */
 int relay_file_error(const RelayFile *file, const char *doing, const char *key);
+extern const struct RelaySurvey relay_file_survey;
 /* For tests: work as where O_TMPFILE is unknown. */
 void relay_file_forbid_unnamed(Relay *relay);
 

@@ -11,7 +11,9 @@
 #include "core/clock.h"
 #include "core/err.h"
 #include "core/hash.h"
+#include "storage/prefix_set.h"
 #include "storage/relay.h"
+#include "storage/relay_survey.h"
 #include "storage/sum.h"
 
 typedef struct Bytes {
@@ -23,12 +25,19 @@ typedef struct Bytes {
 typedef struct Entry {
     struct Entry *next;
     uint64_t hash;
-    Bytes *bytes;       /* but of sums */
-    Sum *sum;           /* of sums */
-    int64_t expires_ns; /* notes */
-    bool read;          /* objects: some get had it */
+    Bytes *bytes;               /* but of sums */
+    Sum *sum;                   /* of sums */
+    int64_t put_ns, expires_ns; /* the latter of notes */
+    bool read;                  /* objects: some get had it */
     char key[RELAY_KEY_BYTES];
 } Entry;
+
+typedef struct Copy { /* of an entry, for a survey */
+    bool notes;
+    int64_t put_ns, expires_ns;
+    size_t bytes;
+    char key[RELAY_KEY_BYTES];
+} Copy;
 
 typedef struct Table {
     Entry **buckets;
@@ -120,12 +129,12 @@ static bool under(const char *key, const char *prefix) {
     return strncmp(key, prefix, length) == 0 && (key[length] == '/' || key[length] == '\0');
 }
 
-static int64_t table_drop(Table *table, const char *prefix) {
+static int64_t table_drop(Table *table, const PrefixSet *prefixes) {
     int64_t n_dropped = 0;
     for (size_t i = 0; i < table->n_buckets; i++) {
         for (Entry **at = &table->buckets[i]; *at;) {
             Entry *entry = *at;
-            if (!under(entry->key, prefix)) {
+            if (!prefix_set_covers(prefixes, entry->key, strlen(entry->key))) {
                 at = &entry->next;
                 continue;
             }
@@ -239,6 +248,7 @@ static Entry *entry_make(const char *key, const Slice *parts, int n_parts) {
     }
     entry->bytes = content;
     entry->hash = hash_text(key);
+    entry->put_ns = clock_now_ns();
     memcpy(entry->key, key, strlen(key) + 1);
     return entry;
 }
@@ -424,14 +434,18 @@ static int mem_has(Relay *relay, const char *key) {
     return there;
 }
 
-static int mem_drop(Relay *relay, const char *prefix, int64_t *out_dropped) {
+static int mem_drop(Relay *relay, const char *const *prefixes, int n_prefixes,
+                    int64_t *out_dropped) {
     RelayMemStore *store = ((RelayMem *)relay)->store;
+    PrefixSet set;
+    TRY(prefix_set_init(&set, prefixes, n_prefixes));
     pthread_mutex_lock(&store->lock);
-    *out_dropped = table_drop(&store->objects, prefix) + table_drop(&store->notes, prefix);
-    int64_t n_sums = table_drop(&store->sums, prefix);
+    *out_dropped = table_drop(&store->objects, &set) + table_drop(&store->notes, &set);
+    int64_t n_sums = table_drop(&store->sums, &set);
     if (store->window > 0 || n_sums > 0)
         pthread_cond_broadcast(&store->changed);
     pthread_mutex_unlock(&store->lock);
+    prefix_set_done(&set);
     return 0;
 }
 
@@ -456,6 +470,7 @@ static int mem_note_put(Relay *relay, const char *key, const void *data, size_t 
     if (old) {
         Bytes *content = old->bytes;
         old->bytes = entry->bytes;
+        old->put_ns = entry->put_ns;
         old->expires_ns = entry->expires_ns;
         entry->bytes = content;
     } else {
@@ -492,6 +507,64 @@ done:
     return rc;
 }
 
+/* ---- survey ---- */
+
+/* Copies of a table's entries, without their bytes, so that the visit needs no lock. */
+static int copy_entries(const Table *table, const char *prefix, bool notes, Buf *out) {
+    for (size_t i = 0; i < table->n_buckets; i++) {
+        for (const Entry *at = table->buckets[i]; at; at = at->next) {
+            Copy copy = {.notes = notes,
+                         .put_ns = at->put_ns,
+                         .expires_ns = at->expires_ns,
+                         .bytes = at->bytes->bytes};
+            memcpy(copy.key, at->key, sizeof copy.key);
+            if (under(at->key, prefix))
+                TRY(buf_add(out, &copy, sizeof copy));
+        }
+    }
+    return 0;
+}
+
+static int mem_visit(Relay *relay, const char *prefix, RelayVisit visit, void *ctx) {
+    RelayMemStore *store = ((RelayMem *)relay)->store;
+    Copy copy;
+    Buf copies;
+    buf_init(&copies, 0);
+    pthread_mutex_lock(&store->lock);
+    int rc = copy_entries(&store->objects, prefix, false, &copies);
+    if (rc >= 0)
+        rc = copy_entries(&store->notes, prefix, true, &copies);
+    pthread_mutex_unlock(&store->lock);
+    int64_t now_ns = clock_now_ns();
+    for (size_t at = 0; rc >= 0 && at < copies.bytes; at += sizeof copy) {
+        memcpy(&copy, copies.data + at, sizeof copy);
+        bool expired = copy.notes && now_ns >= copy.expires_ns;
+        RelayItem item = {.kind = expired      ? RELAY_ITEM_EXPIRED
+                                  : copy.notes ? RELAY_ITEM_NOTE
+                                               : RELAY_ITEM_OBJECT,
+                          .key = copy.key,
+                          .bytes = (int64_t)copy.bytes,
+                          .idle_ms = (now_ns - copy.put_ns) / CLOCK_NS_PER_MS};
+        rc = visit(ctx, &item);
+    }
+    buf_done(&copies);
+    return rc < 0 ? rc : 0;
+}
+
+static int mem_sweep(Relay *relay, int64_t older_ms, bool dry_run, RelaySwept *out_swept) {
+    (void)relay, (void)older_ms, (void)dry_run, (void)out_swept; /* nothing is ever left */
+    return 0;
+}
+
+static int mem_about(Relay *relay, RelayTell tell, void *ctx) {
+    (void)relay;
+    tell(ctx, "kind", "memory of one process", NULL);
+    tell(ctx, "persistence", "none: it ends with the process", NULL);
+    return 0;
+}
+
+static const RelaySurvey mem_survey = {.visit = mem_visit, .sweep = mem_sweep, .about = mem_about};
+
 static void mem_interrupt(Relay *relay, bool on) {
     RelayMem *mem = (RelayMem *)relay;
     pthread_mutex_lock(&mem->store->lock);
@@ -520,7 +593,8 @@ int relay_mem_open(RelayMemStore *store, Relay **out_relay) {
                                  .count = mem_count,
                                  .note_put = mem_note_put,
                                  .note_get = mem_note_get,
-                                 .interrupt = mem_interrupt};
+                                 .interrupt = mem_interrupt,
+                                 .survey = &mem_survey};
     RelayMem *mem = calloc(1, sizeof *mem);
     if (!mem)
         return err_set(ERR_MEMORY, "a handle of the memory relay");

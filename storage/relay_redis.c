@@ -91,6 +91,7 @@ static int try_once(RelayRedis *redis, int server, Exchange exchange, void *arg,
         TRY(redis_talk_open(&redis->url, server, redis->wake_fd,
                             connect_ns < deadline_ns ? connect_ns : deadline_ns, NULL,
                             &redis->talks[server]));
+        redis_talk_count(redis->talks[server], &redis->base.counters.n_requests);
     }
     int rc = exchange(redis, server, arg, deadline_ns);
     if (!redis_talk_quiet(redis->talks[server]))
@@ -166,7 +167,7 @@ int relay_redis_check(const char *place, bool tls) {
     .name = "redis", .close = redis_close, .put = relay_redis_put, .get = relay_redis_get,         \
     .size = relay_redis_size, .has = relay_redis_has, .drop = relay_redis_drop,                    \
     .count = relay_redis_count, .note_put = relay_redis_note_put,                                  \
-    .note_get = relay_redis_note_get, .interrupt = redis_interrupt
+    .note_get = relay_redis_note_get, .interrupt = redis_interrupt, .survey = &relay_redis_survey
 static const RelayOps ops_without_add = {REDIS_OPS};
 static const RelayOps ops_with_add = {REDIS_OPS, .add = relay_redis_add};
 #undef REDIS_OPS
@@ -184,10 +185,12 @@ int relay_redis_open(const char *place, bool tls, Relay **out_relay) {
         TRY_DONE(err_errno(ERR_IO, errno, "opening a Redis relay"));
     redis->jitter = redis->random;
     TRY_DONE(redis_url_parse(place, tls, &redis->url));
-    for (int i = 0; i < redis->url.n_servers; i++)
+    for (int i = 0; i < redis->url.n_servers; i++) {
         TRY_DONE(redis_talk_open(&redis->url, i, redis->wake_fd,
                                  clock_deadline_ms(REDIS_OWN_TIME_MS), &redis->about[i],
                                  &redis->talks[i]));
+        redis_talk_count(redis->talks[i], &redis->base.counters.n_requests);
+    }
     for (int i = 0; i < redis->url.n_servers; i++) {
         if (redis->about[i].module_version != REDIS_MODULE_VERSION)
             redis->base.ops = &ops_without_add;

@@ -4,9 +4,11 @@
 
 #include <stdatomic.h>
 
+#include "storage/prefix_set.h"
 #include "storage/redis_form.h"
 #include "storage/redis_talk.h"
 #include "storage/relay_redis.h"
+#include "storage/relay_survey.h"
 
 enum {
     REDIS_NAME_BYTES = REDIS_PREFIX_BYTES + RELAY_KEY_BYTES + 64,
@@ -76,8 +78,24 @@ int relay_redis_note_put(Relay *relay, const char *key, const void *data, size_t
 int relay_redis_note_get(Relay *relay, const char *key, void *buf, size_t capacity,
                          size_t *out_bytes);
 
-/* relay_redis_scan.c: all keys under a prefix. */
-int relay_redis_drop(Relay *relay, const char *prefix, int64_t *out_dropped);
+/* relay_redis_scan.c: all keys under prefixes. */
+typedef struct RedisNames { /* of one server: sorted backwards, each once */
+    char **items;
+    size_t n, capacity;
+} RedisNames;
+
+void relay_redis_names_done(RedisNames *names);
+/* Every name of one of the kinds ("onc") at or under one of the prefixes; `out_names` is to be
+ * ended in any case. */
+int relay_redis_scan(RelayRedis *redis, int server, const char *kinds, const PrefixSet *under,
+                     RedisNames *out_names);
+int relay_redis_drop(Relay *relay, const char *const *prefixes, int n_prefixes,
+                     int64_t *out_dropped);
 int relay_redis_count(Relay *relay, const char *prefix, int64_t *out_count);
+
+/* relay_redis_survey.c */
+extern const struct RelaySurvey relay_redis_survey;
+/* relay_redis_about.c: what the servers are like. */
+int relay_redis_about(Relay *relay, RelayTell tell, void *ctx);
 
 #endif

@@ -321,6 +321,10 @@ void reduce_close(Reduce *reduce) {
     free(reduce);
 }
 
+Fetch *reduce_fetch(Reduce *reduce, int i) {
+    return reduce->transfers != NULL ? transfers_fetch(reduce->transfers, i) : NULL;
+}
+
 void reduce_interrupt(Reduce *reduce, bool on) {
     if (reduce != NULL && reduce->transfers != NULL) {
         transfers_interrupt(reduce->transfers, on);

@@ -36,6 +36,8 @@ typedef struct ReduceResult {
  * be summed. */
 int reduce_open(const ReduceSetup *setup, Reduce **out_reduce);
 void reduce_close(Reduce *reduce);
+/* Its further ways to the relay, for their counters; NULL behind the last. */
+Fetch *reduce_fetch(Reduce *reduce, int i);
 /* Wake every wait, as relay_interrupt does. Thread-safe. */
 void reduce_interrupt(Reduce *reduce, bool on);
 

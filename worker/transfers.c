@@ -212,3 +212,7 @@ void transfers_interrupt(Transfers *transfers, bool on) {
         relay_interrupt(transfers->threads[i].fetch.relay, on);
     }
 }
+
+Fetch *transfers_fetch(Transfers *transfers, int i) {
+    return i < transfers->n_threads ? &transfers->threads[i].fetch : NULL;
+}

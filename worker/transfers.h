@@ -30,6 +30,8 @@ void transfers_submit_first(Transfers *transfers, Direction direction, Transfer 
 /* Wait until all is done that was submitted, also by transfers: 0, or the first error. Adds to
  * *bytes what was moved since the last call. */
 int transfers_wait(Transfers *transfers, int64_t *bytes);
+/* The i-th thread's way to the relay, for its counters; NULL behind the last. */
+Fetch *transfers_fetch(Transfers *transfers, int i);
 /* As relay_interrupt, for all handles. Thread-safe. */
 void transfers_interrupt(Transfers *transfers, bool on);
 

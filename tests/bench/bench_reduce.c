@@ -360,7 +360,8 @@ static Times measure(Setup *setup, const char *drop_url) {
         }
         rounds[i % N_REDUCTIONS][i / N_REDUCTIONS] = (double)(end - begin) / 1e9;
         snprintf(job, sizeof job, "bench%d", setup->n);
-        bench_must(relay_drop(relay, job, NULL), "dropping");
+        const char *const prefix = job;
+        bench_must(relay_drop(relay, &prefix, 1, NULL), "dropping");
         if (i == N_ROUNDS * N_REDUCTIONS - 1) {
             pthread_cancel(watcher);
             pthread_join(watcher, NULL);

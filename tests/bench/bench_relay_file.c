@@ -84,7 +84,7 @@ static int64_t remove_one(Bench *bench, int side, int round) {
             die("removing");
     } else {
         snprintf(name, sizeof name, "job/g1/t%d", round);
-        if (relay_drop(bench->relay, name, NULL) < 0)
+        if (relay_drop_one(bench->relay, name, NULL) < 0)
             die("dropping");
     }
     return clock_now_ns() - begin;
@@ -150,7 +150,7 @@ int main(int argc, char **argv) {
     if (reader < 0 || relay_open(bench.url, &bench.relay) < 0)
         die("opening");
     double value = measure(&bench);
-    (void)relay_drop(bench.relay, "job", NULL);
+    (void)relay_drop_one(bench.relay, "job", NULL);
     relay_close(bench.relay);
     close(bench.peer);
     waitpid(reader, NULL, 0);

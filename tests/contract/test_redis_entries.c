@@ -50,7 +50,7 @@ Test(redis_entries, a_thousand_rounds_leave_nothing) {
         cr_assert_eq(place_put(place.direct, key, data + i, bytes, 5000), 0, "%s", err_text());
         place_expect(place.proxied, key, data + i, bytes);
         snprintf(key, sizeof key, "job/step%d", i);
-        cr_assert_eq(relay_drop(place.direct, key, &n), 0, "%s", err_text());
+        cr_assert_eq(relay_drop_one(place.direct, key, &n), 0, "%s", err_text());
         cr_assert_eq(n, 1);
         if (i == 200)
             before = place_ask(&place, REDIS_SERVER_MEMORY);
@@ -106,12 +106,12 @@ Test(redis_entries, pieces_deleted) {
         buf_init(&buf, 0);
         cr_expect_eq(relay_get_buf(place.proxied, "k", &buf, 0), ERR_CORRUPT, "%s", err_text());
         buf_done(&buf);
-        cr_assert_eq(relay_drop(place.direct, "k", NULL), 0, "%s", err_text());
+        cr_assert_eq(relay_drop_one(place.direct, "k", NULL), 0, "%s", err_text());
         cr_expect_eq(place_ask(&place, "DBSIZE"), 0);
     }
     /* Nor does it end what is there in the end: the entry goes, and another one comes. */
     cr_assert_eq(place_put(place.direct, "k", data, 3 * MIB, 5000), 0, "%s", err_text());
-    cr_assert_eq(relay_drop(place.direct, "k", NULL), 0, "%s", err_text());
+    cr_assert_eq(relay_drop_one(place.direct, "k", NULL), 0, "%s", err_text());
     Doing get = {.relay = place.proxied, .key = "k", .bytes = 3 * MIB, .ms = 20000};
     doing_start(&get);
     sleep_ms(100);

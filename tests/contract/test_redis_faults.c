@@ -32,7 +32,7 @@ static int operate(Cutting *cutting) {
 
 static void clean(Cutting *cutting) {
     int64_t n = 0;
-    cr_assert_eq(relay_drop(cutting->place.direct, "cut", &n), 0, "%s", err_text());
+    cr_assert_eq(relay_drop_one(cutting->place.direct, "cut", &n), 0, "%s", err_text());
     cr_assert_eq(n, 1);
 }
 
@@ -154,7 +154,7 @@ Test(redis_cuts, all_else_finds_a_new_connection) {
                  : i == 1 ? relay_note_put(place.proxied, "a/n", "note", 4, 60000)
                  : i == 2 ? relay_note_get(place.proxied, "a/n", note, sizeof note, &bytes)
                  : i == 3 ? relay_count(place.proxied, "", &n)
-                          : relay_drop(place.proxied, "a", &n);
+                          : relay_drop_one(place.proxied, "a", &n);
         cr_expect_eq(rc, i == 0, "%d: %s", i, err_text());
     }
     cr_expect_eq(n, 2);
@@ -335,7 +335,7 @@ static void full(size_t bytes, int64_t n_pieces) {
     for (int i = 0; i < n_there / 2; i++) {
         char key[32];
         snprintf(key, sizeof key, "fill/%d", i);
-        cr_assert_eq(relay_drop(place.direct, key, &n), 0, "%s", err_text());
+        cr_assert_eq(relay_drop_one(place.direct, key, &n), 0, "%s", err_text());
         cr_assert_eq(n, 1);
     }
     cr_expect_eq(doing_join(&put), 0, "%s", err_text());
@@ -345,12 +345,12 @@ static void full(size_t bytes, int64_t n_pieces) {
     cr_expect_geq(place.proxied->counters.n_retries, 2);
     cr_expect_lt(place.proxied->counters.n_retries, 40);
     place_expect(place.direct, "more/o", data, bytes);
-    cr_assert_eq(relay_drop(place.direct, "fill", &n), 0);
+    cr_assert_eq(relay_drop_one(place.direct, "fill", &n), 0);
     cr_expect_eq(n, n_there - n_there / 2);
     cr_expect_eq(place_ask(&place, REDIS_SERVER_PIECES), n_pieces);
     cr_assert_eq(place_put(place.direct, "fill/x", data, bytes, 5000), 0, "%s", err_text());
-    cr_assert_eq(relay_drop(place.direct, "fill", &n), 0);
-    cr_assert_eq(relay_drop(place.direct, "more", &n), 0);
+    cr_assert_eq(relay_drop_one(place.direct, "fill", &n), 0);
+    cr_assert_eq(relay_drop_one(place.direct, "more", &n), 0);
     cr_expect_eq(place_ask(&place, "DBSIZE"), 0);
     place_close(&place);
     free(data);
@@ -428,7 +428,7 @@ Test(redis_two, one_dead) {
                   "%s: %s", key, err_text());
     }
     cr_expect(n_fine > 0 && n_fine < 12, "%d", n_fine);
-    cr_expect_eq(relay_drop(two.relay, "s", &n), ERR_UNREACHABLE);
+    cr_expect_eq(relay_drop_one(two.relay, "s", &n), ERR_UNREACHABLE);
     cr_expect(strstr(err_text(), dead), "%s", err_text());
     cr_expect_eq(redis_server_ask(two.servers[0].port, "DBSIZE"), 0, "the live one was not asked");
     relay_close(two.relay);

@@ -9,7 +9,7 @@
 #include "core/clock.h"
 #include "core/err.h"
 #include "core/file.h"
-#include "storage/relay.h"
+#include "storage/relay_survey.h"
 #include "tests/support/redis_fake.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/relay_suite.h"
@@ -146,7 +146,7 @@ Test(redis_login, a_user_without_rights) {
     }
     /* What one may not drop is no success. */
     redis_server_ask(server.port, "SET funcpipe:n:a/k x");
-    cr_expect_eq(relay_drop(relay, "a", &n), ERR_AUTH, "%s", err_text());
+    cr_expect_eq(relay_drop_one(relay, "a", &n), ERR_AUTH, "%s", err_text());
     expect_sentence("NOPERM");
     relay_close(relay);
     redis_server_stop(&server);
@@ -218,6 +218,26 @@ Test(redis_tls, whom_to_trust) {
             5000);
     refused(tls_url(&place, "localhost", "nothing.crt", NULL), ERR_ARGUMENT, "nothing.crt", 5000);
     refused(tls_url(&place, "localhost", "ca.key", NULL), ERR_ARGUMENT, "ca.key", 5000);
+    tls_close(&place);
+}
+
+static void keep_tls(void *ctx, const char *name, const char *value, const char *problem) {
+    if (strcmp(name, "tls") == 0)
+        snprintf(ctx, 256, "%s%s", value, problem ? "!" : "");
+}
+
+Test(redis_tls, is_told) {
+    TlsPlace place;
+    Relay *relay = NULL;
+    char told[256] = "";
+    int days = 0;
+    tls_open(&place, "server", "no");
+    cr_assert_eq(relay_open(tls_url(&place, "localhost", "ca.crt", NULL), &relay), 0);
+    cr_expect_eq(relay_survey_about(relay, keep_tls, told), 0, "%s", err_text());
+    cr_expect_eq(sscanf(told, "TLSv1.%*d, the certificate is valid for %d more days", &days), 1,
+                 "%s", told);
+    cr_expect(days >= 3648 && days <= 3650 && !strchr(told, '!'), "%s", told);
+    relay_close(relay);
     tls_close(&place);
 }
 

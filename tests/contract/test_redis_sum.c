@@ -179,7 +179,7 @@ Test(redis_sum, who_waits_is_woken) {
         cr_expect(get.took_ms >= 190 && get.took_ms < 2000, "%lld ms", (long long)get.took_ms);
         cr_expect_lt(get.cpu_ms, 100);
         expect_sum(place.proxied, "k", 3, sizes[i]);
-        cr_assert_eq(relay_drop(place.direct, "k", NULL), 0, "%s", err_text());
+        cr_assert_eq(relay_drop_one(place.direct, "k", NULL), 0, "%s", err_text());
         cr_expect_eq(place_ask(&place, "DBSIZE"), 0);
         free(sum.data);
     }
@@ -239,7 +239,7 @@ Test(redis_sum, a_thousand_sums_leave_nothing) {
         snprintf(key, sizeof key, "job/t%d/early", i);
         added(place.direct, key, 1, 2, n_elements, 0); /* and one that never ends */
         snprintf(key, sizeof key, "job/t%d", i);
-        cr_assert_eq(relay_drop(place.direct, key, &n), 0, "%s", err_text());
+        cr_assert_eq(relay_drop_one(place.direct, key, &n), 0, "%s", err_text());
         cr_assert_eq(n, 1);
         if (i == 200)
             before = place_ask(&place, REDIS_SERVER_MEMORY);
@@ -297,7 +297,7 @@ static void restarted(const char *const *args, const char *save) {
     expect_sum(place.direct, "early", 2, SMALL);
     cr_expect_eq(place_ask(&place, REDIS_SERVER_IMMORTAL), 0);
     cr_expect_eq(place_ask(&place, "DBSIZE"), 5); /* three objects, two of them with a piece */
-    cr_assert_eq(relay_drop(place.direct, "done", NULL), 0);
+    cr_assert_eq(relay_drop_one(place.direct, "done", NULL), 0);
     /* And once more from the file, which holds the ends of the sums now. */
     if (strcmp(args[2], "--appendonly") == 0) {
         redis_server_kill(&place.server);
@@ -408,7 +408,7 @@ static void cut_at(RedisPlace *place, ProxyWay way, int64_t at, size_t n_element
     added(place->direct, "cut/k", 0, 3, n_elements, 1);
     added(place->direct, "cut/k", 1, 3, n_elements, 0);
     expect_sum(place->direct, "cut/k", 3, n_elements);
-    cr_assert_eq(relay_drop(place->direct, "cut", &n), 0, "%s", err_text());
+    cr_assert_eq(relay_drop_one(place->direct, "cut", &n), 0, "%s", err_text());
     cr_assert_eq(n, 1);
     cr_assert_eq(place_ask(place, "DBSIZE"), 0);
 }
@@ -420,7 +420,7 @@ static void cut_everywhere(ProxyWay way, size_t n_elements, int64_t n_cuts) {
     added(place.proxied, "cut/k", 0, 3, n_elements, 0);
     int64_t all = proxy_bytes(place.proxy, way);
     int64_t stride = all > n_cuts ? all / n_cuts : 1;
-    cr_assert_eq(relay_drop(place.direct, "cut", NULL), 0, "%s", err_text());
+    cr_assert_eq(relay_drop_one(place.direct, "cut", NULL), 0, "%s", err_text());
     for (int64_t at = 0; at < all - 4; at += stride)
         cut_at(&place, way, at, n_elements);
     for (int64_t at = all > 4 ? all - 4 : 0; at < all; at++) /* of the answer: it was counted */
@@ -500,7 +500,7 @@ Test(redis_sum_full, sums_end) {
             added(place.direct, key, 1 - first, 2, LARGE, 0);
             expect_sum(place.direct, key, 2, LARGE);
         }
-        cr_expect_eq(relay_drop(place.direct, "fill", &n), 0);
+        cr_expect_eq(relay_drop_one(place.direct, "fill", &n), 0);
         cr_expect_eq(n, n_sums);
         cr_expect_eq(place_ask(&place, "DBSIZE"), 0);
         place_close(&place);
@@ -533,7 +533,7 @@ Test(redis_sum_full, a_new_one_waits_for_room) {
     for (int i = 0; i < n_sums / 2; i++) {
         char key[32];
         snprintf(key, sizeof key, "fill/%d", i);
-        cr_assert_eq(relay_drop(place.direct, key, NULL), 0, "%s", err_text());
+        cr_assert_eq(relay_drop_one(place.direct, key, NULL), 0, "%s", err_text());
     }
     pthread_join(adding.thread, NULL);
     cr_expect_eq(adding.rc, 0);

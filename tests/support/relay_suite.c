@@ -1,5 +1,6 @@
 /* The scenarios of one thread. */
 #include "tests/support/relay_suite.h"
+#include "storage/relay_survey.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,6 +9,7 @@
 
 #include "core/clock.h"
 #include "core/err.h"
+#include "storage/relay_survey.h"
 
 /* ---- rig ---- */
 
@@ -229,7 +231,7 @@ bool relay_suite_bad_keys_are_refused(RelayRig *rig) {
                       relay_put(relay, bad[i], &part, 1, soon(rig)) == ERR_ARGUMENT &&
                       relay_get(relay, bad[i], buf, 8, soon(rig), &bytes) == ERR_ARGUMENT &&
                       relay_has(relay, bad[i]) == ERR_ARGUMENT &&
-                      relay_drop(relay, bad[i], &n) == ERR_ARGUMENT &&
+                      relay_drop_one(relay, bad[i], &n) == ERR_ARGUMENT &&
                       relay_note_put(relay, bad[i], "x", 1, 1000) == ERR_ARGUMENT &&
                       relay_note_get(relay, bad[i], buf, 8, &bytes) == ERR_ARGUMENT,
                   "the key '%s' was accepted", bad[i]);
@@ -255,8 +257,8 @@ bool relay_suite_long_keys(RelayRig *rig) {
     RIG_CHECK(is_text(rig, 1, deep, "deep"), "the deepest key: %s", err_text());
     RIG_CHECK(is_text(rig, 1, flat, "flat"), "the longest name: %s", err_text());
     RIG_CHECK(is_text(rig, 1, "A-b_c.9/-x/_y", "odd"), "all characters: %s", err_text());
-    RIG_CHECK(relay_drop(relay_rig(rig, 1), "d", &n) == 0 && n == 1, "dropping the deep one: %lld",
-              (long long)n);
+    RIG_CHECK(relay_drop_one(relay_rig(rig, 1), "d", &n) == 0 && n == 1,
+              "dropping the deep one: %lld", (long long)n);
     return true;
 }
 
@@ -294,7 +296,7 @@ bool relay_suite_drop_keeps_neighbours(RelayRig *rig) {
     RIG_CHECK(relay_note_put(relay, "a/t1/note", "n", 1, 60000) == 0 &&
                   relay_note_put(relay, "a/t10/note", "n", 1, 60000) == 0,
               "%s", err_text());
-    RIG_CHECK(relay_drop(relay_rig(rig, 1), "a/t1", &n) == 0, "%s", err_text());
+    RIG_CHECK(relay_drop_one(relay_rig(rig, 1), "a/t1", &n) == 0, "%s", err_text());
     RIG_CHECK(n == 5, "dropped %lld, expected 4 objects and 1 note", (long long)n);
     for (size_t i = 0; i < sizeof in / sizeof in[0]; i++)
         RIG_CHECK(relay_has(relay, in[i]) == 0, "'%s' is still there", in[i]);
@@ -303,11 +305,46 @@ bool relay_suite_drop_keeps_neighbours(RelayRig *rig) {
     RIG_CHECK(relay_note_get(relay, "a/t1/note", buf, 8, &bytes) == ERR_NOT_FOUND &&
                   relay_note_get(relay, "a/t10/note", buf, 8, &bytes) == 0,
               "notes were dropped otherwise");
-    RIG_CHECK(relay_drop(relay, "a/t1", &n) == 0 && n == 0, "dropping nothing: %lld %s",
+    RIG_CHECK(relay_drop_one(relay, "a/t1", &n) == 0 && n == 0, "dropping nothing: %lld %s",
               (long long)n, err_text());
-    RIG_CHECK(relay_drop(relay, "never/was", NULL) == 0, "dropping nothing: %s", err_text());
+    RIG_CHECK(relay_drop_one(relay, "never/was", NULL) == 0, "dropping nothing: %s", err_text());
     PUT("a/t1/x", "anew");
     RIG_CHECK(is_text(rig, 1, "a/t1/x", "anew"), "a dropped key cannot be put anew");
+    return true;
+}
+
+/* Several prefixes in one call: some doubled, some within others, some of nothing. */
+bool relay_suite_drop_many_prefixes(RelayRig *rig) {
+    Relay *relay = relay_rig(rig, 0);
+    static const char *const prefixes[] = {"a/t2", "a/t1", "a/t1/x", "b",   "a/t2",
+                                           "no",   "c/n",  "a/t3/y", "a/t9"};
+    static const char *const bad[] = {"a/t1", "a//t2"};
+    static const char *const in[] = {"a/t1", "a/t1/x", "a/t1/z/w", "a/t2/x",
+                                     "b",    "b/x/y",  "a/t3/y"};
+    static const char *const out[] = {"a/t3/x", "a/t10/x", "a/t", "a/t2.x", "bb", "c/m", "t1"};
+    const char *many[RELAY_MAX_PREFIXES + 1];
+    int64_t n = -1;
+    for (size_t i = 0; i < sizeof in / sizeof in[0]; i++)
+        PUT(in[i], "in");
+    for (size_t i = 0; i < sizeof out / sizeof out[0]; i++)
+        PUT(out[i], "out");
+    RIG_CHECK(relay_note_put(relay, "c/n", "n", 1, 60000) == 0, "%s", err_text());
+    RIG_CHECK(relay_drop(relay, bad, 2, &n) == ERR_ARGUMENT && relay_has(relay, "a/t1") == 1,
+              "one bad prefix of two was taken");
+    for (int i = 0; i <= RELAY_MAX_PREFIXES; i++)
+        many[i] = "b";
+    RIG_CHECK(relay_drop(relay, many, RELAY_MAX_PREFIXES + 1, &n) == ERR_ARGUMENT &&
+                  relay_drop(relay, many, -1, &n) == ERR_ARGUMENT && relay_has(relay, "b") == 1,
+              "too many prefixes were taken");
+    RIG_CHECK(relay_drop(relay, NULL, 0, &n) == 0 && n == 0, "no prefix: %lld", (long long)n);
+    RIG_CHECK(relay_drop(relay_rig(rig, 1), prefixes, 9, &n) == 0, "%s", err_text());
+    RIG_CHECK(n == 8, "dropped %lld, expected 7 objects and 1 note", (long long)n);
+    for (size_t i = 0; i < sizeof in / sizeof in[0]; i++)
+        RIG_CHECK(relay_has(relay, in[i]) == 0, "'%s' is still there", in[i]);
+    for (size_t i = 0; i < sizeof out / sizeof out[0]; i++)
+        RIG_CHECK(is_text(rig, 0, out[i], "out"), "'%s' went too", out[i]);
+    RIG_CHECK(relay_drop(relay, many, RELAY_MAX_PREFIXES, &n) == 0 && n == 0,
+              "as many prefixes as are allowed: %s", err_text());
     return true;
 }
 
@@ -349,10 +386,66 @@ bool relay_suite_many_objects(RelayRig *rig) {
         snprintf(key, sizeof key, "m/t%d/o.%d", i % 7, i);
         RIG_CHECK(is_text(rig, 1, key, key), "'%s' came out otherwise", key);
     }
-    RIG_CHECK(relay_drop(relay, "m/t3", &n) == 0 && n == (many + 3) / 7, "dropped %lld of t3",
+    RIG_CHECK(relay_drop_one(relay, "m/t3", &n) == 0 && n == (many + 3) / 7, "dropped %lld of t3",
               (long long)n);
-    RIG_CHECK(relay_drop(relay, "m", &n) == 0 && n == many - (many + 3) / 7, "dropped %lld of all",
-              (long long)n);
+    RIG_CHECK(relay_drop_one(relay, "m", &n) == 0 && n == many - (many + 3) / 7,
+              "dropped %lld of all", (long long)n);
+    return true;
+}
+
+typedef struct Seen {
+    int n_objects, n_notes, n_other, n_strange;
+    int64_t bytes;
+} Seen;
+
+static int see(void *ctx, const RelayItem *item) {
+    Seen *seen = ctx;
+    seen->n_objects += item->kind == RELAY_ITEM_OBJECT;
+    seen->n_notes += item->kind == RELAY_ITEM_NOTE;
+    seen->n_other += item->kind != RELAY_ITEM_OBJECT && item->kind != RELAY_ITEM_NOTE;
+    seen->n_strange += strncmp(item->key, "v/t1", 4) != 0 || item->idle_ms < 0 ||
+                       item->idle_ms > 600000 || item->bytes < 0;
+    seen->bytes += item->bytes;
+    return 0;
+}
+
+static int stop_at_once(void *ctx, const RelayItem *item) {
+    (void)item;
+    ++*(int *)ctx;
+    return err_set(ERR_KILLED, "enough");
+}
+
+/* A survey shows each item once, with what is known of it; sweeping takes nothing that is of use.
+ */
+bool relay_suite_survey(RelayRig *rig) {
+    Relay *relay = relay_rig(rig, 0);
+    Seen seen = {0};
+    RelaySwept swept = {0};
+    int n = 0;
+    PUT("v/t1", "0123456789");
+    PUT("v/t1/x", "0123456789");
+    PUT("v/t1/y/z", "0123456789");
+    PUT("v/t10", "");
+    PUT("v/t", "");
+    PUT("w/t1", "");
+    RIG_CHECK(relay_note_put(relay, "v/t1/y", "n", 1, 60000) == 0, "%s", err_text());
+    RIG_CHECK(relay_survey_visit(relay_rig(rig, 1), "v/t1", see, &seen) == 0, "%s", err_text());
+    RIG_CHECK(seen.n_objects == 3 && seen.n_notes == 1 && seen.n_other == 0 &&
+                  seen.n_strange == 0 && seen.bytes >= 31,
+              "seen: %d objects, %d notes, %d others, %d strange, %lld bytes", seen.n_objects,
+              seen.n_notes, seen.n_other, seen.n_strange, (long long)seen.bytes);
+    seen = (Seen){0};
+    RIG_CHECK(relay_survey_visit(relay, "", see, &seen) == 0 && seen.n_objects == 6,
+              "of all: %d objects", seen.n_objects);
+    seen = (Seen){0};
+    RIG_CHECK(relay_survey_visit(relay, "never/was", see, &seen) == 0 && seen.n_objects == 0,
+              "of nothing: %s", err_text());
+    RIG_CHECK(relay_survey_visit(relay, "v//x", see, &seen) == ERR_ARGUMENT, "a bad prefix");
+    RIG_CHECK(relay_survey_visit(relay, "v", stop_at_once, &n) == ERR_KILLED && n == 1,
+              "a visit that was ended went on");
+    RIG_CHECK(relay_survey_sweep(relay, 60000, false, &swept) == 0, "%s", err_text());
+    RIG_CHECK(swept.n_pieces == 0 && swept.n_folders == 0, "something was swept");
+    RIG_CHECK(is_text(rig, 1, "v/t1/y/z", "0123456789"), "an object went");
     return true;
 }
 
@@ -364,10 +457,10 @@ bool relay_suite_counters(RelayRig *rig) {
     PUT("k/2", "defgh");
     (void)put_text(rig, 0, "k/1", "abcd");
     (void)relay_get(relay, "k/2", buf, sizeof buf, soon(rig), &bytes);
-    (void)relay_get(relay, "k/3", buf, sizeof buf, clock_deadline_ms(1), &bytes);
+    (void)relay_get(relay, "k/3", buf, sizeof buf, clock_deadline_ms(20), &bytes);
     (void)relay_note_put(relay, "k/n", "x", 1, 60000);
     (void)relay_note_get(relay, "k/n", buf, sizeof buf, &bytes);
-    (void)relay_drop(relay, "k", NULL);
+    (void)relay_drop_one(relay, "k", NULL);
     const RelayCounters *c = &relay->counters;
     RIG_CHECK(c->n_puts == 3 && c->put_bytes == 12 && c->n_duplicates == 1,
               "puts %lld, bytes %lld, duplicates %lld", (long long)c->n_puts,
@@ -375,6 +468,15 @@ bool relay_suite_counters(RelayRig *rig) {
     RIG_CHECK(c->n_gets == 1 && c->get_bytes == 5 && c->n_waits == 1,
               "gets %lld, bytes %lld, waits %lld", (long long)c->n_gets, (long long)c->get_bytes,
               (long long)c->n_waits);
+    RIG_CHECK(c->waited_ns >= 15 * CLOCK_NS_PER_MS && c->waited_ns < 60 * CLOCK_NS_PER_S,
+              "waited %lld ns", (long long)c->waited_ns);
+    if (rig->factory->over_network) /* 3 puts, 2 gets, 2 notes, a scan and what it found */
+        RIG_CHECK(c->n_requests >= 8 && c->n_read_requests >= 2 &&
+                      c->n_read_requests <= c->n_requests - 6,
+                  "%lld requests, %lld of them to read", (long long)c->n_requests,
+                  (long long)c->n_read_requests);
+    else
+        RIG_CHECK(c->n_requests == 0 && c->n_read_requests == 0, "requests without a server");
     RIG_CHECK(c->n_notes == 2 && c->n_drops == 1, "notes %lld, drops %lld", (long long)c->n_notes,
               (long long)c->n_drops);
     return true;

@@ -40,8 +40,10 @@ typedef struct RelayRig {
     X(long_keys)                                                                                   \
     X(one_name_three_uses)                                                                         \
     X(drop_keeps_neighbours)                                                                       \
+    X(drop_many_prefixes)                                                                          \
     X(count_objects)                                                                               \
     X(many_objects)                                                                                \
+    X(survey)                                                                                      \
     X(counters)                                                                                    \
     X(notes_last_wins)                                                                             \
     X(notes_expire)                                                                                \

@@ -78,7 +78,7 @@ bool relay_suite_sum_all_orders(RelayRig *rig) {
     }
     RIG_CHECK(relay_count(relay_rig(rig, 0), "s", &count) == 0 && count == n_sums,
               "%lld objects for %d sums", (long long)count, n_sums);
-    RIG_CHECK(relay_drop(relay_rig(rig, 0), "s", &count) == 0 && count == n_sums,
+    RIG_CHECK(relay_drop_one(relay_rig(rig, 0), "s", &count) == 0 && count == n_sums,
               "dropped %lld objects of %d sums", (long long)count, n_sums);
     return true;
 }
@@ -99,7 +99,7 @@ bool relay_suite_sum_all_sizes(RelayRig *rig) {
                   "%zu elements in %zu bytes", sizes[i], bytes);
         if (!is_sum(rig, 4, key, 3, sizes[i]))
             return false;
-        RIG_CHECK(relay_drop(relay, "sizes", NULL) == 0, "%s", err_text());
+        RIG_CHECK(relay_drop_one(relay, "sizes", NULL) == 0, "%s", err_text());
     }
     return true;
 }
@@ -245,8 +245,8 @@ bool relay_suite_sum_dropped_between(RelayRig *rig) {
                   err_text());
         RIG_CHECK(relay_count(relay_rig(rig, 1), "", &n) == 0 && n == 0,
                   "%lld objects, though there are only contributions", (long long)n);
-        RIG_CHECK(relay_drop(relay_rig(rig, 1), prefixes[i], &n) == 0 && n == 0, "dropped %lld: %s",
-                  (long long)n, err_text());
+        RIG_CHECK(relay_drop_one(relay_rig(rig, 1), prefixes[i], &n) == 0 && n == 0,
+                  "dropped %lld: %s", (long long)n, err_text());
         if (i == 0)
             RIG_CHECK(add(rig, 0, "job/g1/t7/r.00", 1, 2, 50) == 1, "a neighbour went, too");
         /* Another form and another n: nothing is left of the first ones. */
@@ -254,14 +254,14 @@ bool relay_suite_sum_dropped_between(RelayRig *rig) {
             RIG_CHECK(add(rig, 2, NAME, index, 2, 200) == 0, "anew: %s", err_text());
         if (!is_sum(rig, 3, NAME, 2, 200))
             return false;
-        RIG_CHECK(relay_drop(relay_rig(rig, 1), NAME, &n) == 0 && n == 1, "dropped %lld: %s",
+        RIG_CHECK(relay_drop_one(relay_rig(rig, 1), NAME, &n) == 0 && n == 1, "dropped %lld: %s",
                   (long long)n, err_text());
         RIG_CHECK(relay_has(relay_rig(rig, 1), NAME) == 0, "the sum is still there");
         if (i == 1)
             RIG_CHECK(add(rig, 0, "job/g1/t70/r.0", 1, 2, 50) == 1, "a neighbour went, too");
     }
-    RIG_CHECK(relay_drop(relay_rig(rig, 1), "job", &n) == 0 && n == 0, "dropped %lld at the end",
-              (long long)n);
+    RIG_CHECK(relay_drop_one(relay_rig(rig, 1), "job", &n) == 0 && n == 0,
+              "dropped %lld at the end", (long long)n);
     return true;
 }
 

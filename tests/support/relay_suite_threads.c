@@ -348,7 +348,7 @@ bool relay_suite_drop_under_a_waiter(RelayRig *rig) {
         sleep_ms(i);
         ok = put_text(rig, 0, "d/t1/y", "x") == 0 && put_text(rig, 0, "d/t1/below/y", "x") == 0;
         sleep_ms(i % 3);
-        ok = ok && relay_drop(relay_rig(rig, 0), i % 2 ? "d" : "d/t1", NULL) == 0;
+        ok = ok && relay_drop_one(relay_rig(rig, 0), i % 2 ? "d" : "d/t1", NULL) == 0;
     }
     sleep_ms(30);
     ok = ok && put_text(rig, 0, "d/t1/x", "there") == 0 &&
@@ -373,7 +373,7 @@ typedef struct Dropper {
 static void *dropper_main(void *arg) {
     Dropper *dropper = arg;
     while (!atomic_load(&dropper->stop) && dropper->rc == 0)
-        dropper->rc = relay_drop(dropper->relay, "late", NULL);
+        dropper->rc = relay_drop_one(dropper->relay, "late", NULL);
     err_copy(&dropper->note);
     return NULL;
 }
@@ -497,7 +497,7 @@ static bool kill_one(RelayRig *rig, const char *key, char *data, char *got, int6
     RIG_CHECK(relay_get(relay_rig(rig, 1), key, got, KILLED_BYTES, soon(rig), &bytes) == 0 &&
                   bytes == KILLED_BYTES && memcmp(data, got, bytes) == 0,
               "it is not whole: %zu bytes, %s", bytes, err_text());
-    RIG_CHECK(relay_drop(relay_rig(rig, 0), key, &n) == 0 && n == 1, "%s", err_text());
+    RIG_CHECK(relay_drop_one(relay_rig(rig, 0), key, &n) == 0 && n == 1, "%s", err_text());
     return true;
 }
 

@@ -301,7 +301,7 @@ static int sim_conclude(Sim *sim) {
     }
     TRY(sim_drop_before(sim, sim->job->order.end_step + 1)); /* the last save's objects too */
     TRY(relay_count(sim->relay, key.text, &result->n_left));
-    return relay_drop(sim->relay, key.text, &dropped);
+    return relay_drop_one(sim->relay, key.text, &dropped);
 }
 
 int sim_run(const SimJob *job, const SimFaults *faults, SimResult *out_result) {

@@ -111,11 +111,11 @@ static int sim_drop_eval(Sim *sim, int64_t step) {
     int64_t dropped = 0;
     for (int32_t r = 0; r < order->plan.replicas[last]; r++) {
         Key key = key_eval(&sim->space, step, last, r);
-        TRY(relay_drop(sim->relay, key.text, &dropped));
+        TRY(relay_drop_one(sim->relay, key.text, &dropped));
     }
     for (int64_t b = 0; b < order_steps_per_epoch(order->eval_samples, order->batch); b++) {
         Key key = key_eval_prefix(&sim->space, (KeyPlace){step, b});
-        TRY(relay_drop(sim->relay, key.text, &dropped));
+        TRY(relay_drop_one(sim->relay, key.text, &dropped));
     }
     return 0;
 }
@@ -128,7 +128,7 @@ int sim_drop_before(Sim *sim, int64_t end) {
     }
     for (int64_t step = order->first_step; step < end; step++) {
         Key key = key_step_prefix(&sim->space, step);
-        TRY(relay_drop(sim->relay, key.text, &dropped));
+        TRY(relay_drop_one(sim->relay, key.text, &dropped));
         if (order->has_eval && order_eval_due(order, step)) {
             TRY(sim_drop_eval(sim, step + 1));
         }

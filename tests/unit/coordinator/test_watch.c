@@ -39,41 +39,94 @@ static void notify(void *ctx) {
     (void)ctx;
 }
 
-Test(watch, a_drop_that_fails_is_done_again) {
-    JobConfig config;
-    Plan plan;
-    Relay *relay = NULL;
-    Watch *watch = NULL;
-    cr_assert_eq(config_parse("job", base, strlen(base), temp_folder, NULL, 0, 0, &config), 0, "%s",
+static JobConfig config;
+static Plan plan;
+static Order order;
+static Relay *relay;
+
+/* A job that stands at first_step, and its relay. */
+static void begin(const char *job, int64_t first_step) {
+    cr_assert_eq(config_parse("job", job, strlen(job), temp_folder, NULL, 0, 0, &config), 0, "%s",
                  err_text());
     cr_assert_eq(plan_make(&config, NULL, &plan), 0, "%s", err_text());
-    Order order = config.order;
+    order = config.order;
     order.plan = plan.spec;
     order.generation = 1;
-    order.first_step = 10;
+    order.first_step = first_step;
     snprintf(order.relay_url, sizeof order.relay_url, "file://%s/relay", temp_folder);
     cr_assert_eq(relay_open(order.relay_url, &relay), 0, "%s", err_text());
+}
+
+static void end(void) {
+    relay_close(relay);
+    plan_done(&plan);
+    config_done(&config);
+}
+
+static void put(const char *key) {
     Slice part = {"x", 1};
+    cr_assert_eq(relay_put(relay, key, &part, 1, INT64_MAX), 0, "%s", err_text());
+}
+
+/* Wait until only `n` objects are left. */
+static void await_count(int64_t expected) {
+    int64_t n = -1;
+    for (int64_t until = clock_deadline_ms(20000); clock_now_ns() < until && n != expected;) {
+        cr_assert_geq(relay_count(relay, "job/g1", &n), 0, "%s", err_text());
+        clock_sleep_until(clock_deadline_ms(5));
+    }
+    cr_expect_eq(n, expected, "%lld objects are left", (long long)n);
+}
+
+Test(watch, a_drop_that_fails_is_done_again) {
+    Watch *watch = NULL;
+    begin(base, 10);
     for (int step = 0; step < 5; step++) {
         char key[64];
         snprintf(key, sizeof key, "job/g1/t%d/a.0-1.0", step);
-        cr_assert_eq(relay_put(relay, key, &part, 1, INT64_MAX), 0, "%s", err_text());
+        put(key);
     }
     atomic_store(&n_faults, 3);
     cr_assert_eq(watch_open(&order, notify, NULL, &watch), 0, "%s", err_text());
     watch_drop(watch, 0, 4);
-    int64_t n = 0;
-    for (int64_t end = clock_deadline_ms(20000); clock_now_ns() < end && n != 1;) {
-        cr_assert_geq(relay_count(relay, "job/g1", &n), 0, "%s", err_text());
-        clock_sleep_until(clock_deadline_ms(5));
-    }
-    cr_expect_eq(n, 1, "%lld objects are left", (long long)n);
+    await_count(1);
     cr_expect_leq(atomic_load(&n_faults), 0);
     cr_expect_eq(relay_has(relay, "job/g1/t4/a.0-1.0"), 1);
     WatchReport report;
     cr_expect_eq(watch_take(watch, &report), 0);
     watch_close(watch);
-    relay_close(relay);
-    plan_done(&plan);
-    config_done(&config);
+    end();
+}
+
+/* More prefixes than one call takes: by steps, and by the batches of one evaluation. */
+Test(watch, many_steps_are_dropped) {
+    static const char job[] =
+        "{\"version\": 1, \"name\": \"job\", \"model\": {\"zoo\": \"mlp\", \"options\": "
+        "{\"input\": [8], \"hidden\": [16], \"classes\": 3}}, \"data\": {\"train\": {\"kind\": "
+        "\"generated\", \"samples\": 100}, \"eval\": {\"kind\": \"generated\", \"samples\": 700}}, "
+        "\"batch\": 1, \"steps\": 3000, \"update\": {\"kind\": \"sgd\", \"lr\": 0.1}, "
+        "\"evaluate\": {\"every_steps\": 1000}, \"timeouts\": {\"heartbeat\": \"1s\"}}";
+    enum { STEPS = 1300, BATCHES = 700 };
+    Watch *watch = NULL;
+    char key[64];
+    begin(job, 2900);
+    for (int step = 0; step <= STEPS; step++) {
+        snprintf(key, sizeof key, "job/g1/t%d/a.0-1.0", step);
+        put(key);
+    }
+    for (int batch = 0; batch < BATCHES; batch++) {
+        snprintf(key, sizeof key, "job/g1/e1000.%d/a.0-1.0", batch);
+        put(key);
+    }
+    put("job/g1/e1000/v.0.0");
+    put("job/g1/e2000/v.0.0");
+    cr_assert_eq(watch_open(&order, notify, NULL, &watch), 0, "%s", err_text());
+    watch_drop(watch, 0, 700);
+    watch_drop(watch, 700, STEPS);
+    await_count(2);
+    snprintf(key, sizeof key, "job/g1/t%d/a.0-1.0", STEPS);
+    cr_expect_eq(relay_has(relay, key), 1);
+    cr_expect_eq(relay_has(relay, "job/g1/e2000/v.0.0"), 1);
+    watch_close(watch);
+    end();
 }

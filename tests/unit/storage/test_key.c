@@ -106,3 +106,26 @@ Test(key, prefixes_hold_their_own) {
     Key claim = key_claim("mnist", 3);
     cr_expect(!under(&claim, key_space_prefix(&space)));
 }
+
+Test(key, whose_it_is) {
+    static const char *const others[] = {"",
+                                         "mnist",
+                                         "mnist/",
+                                         "mnist/g3",
+                                         "mnist/g/x",
+                                         "mnist/g03/x",
+                                         "mnist/h3/x",
+                                         "mnist/claim.3/x",
+                                         "mnist/claim.",
+                                         "mnist/gx/t1",
+                                         "/g3/x",
+                                         "mnist/x/g3/x"};
+    KeySpace found;
+    bool claim = true;
+    cr_assert(key_find_space(key_sum(&space, 7, 'r', 1, 2).text, &found, &claim));
+    cr_expect(strcmp(found.job, "mnist") == 0 && found.generation == 3 && !claim);
+    cr_assert(key_find_space(key_claim("a.b-c", 0).text, &found, &claim));
+    cr_expect(strcmp(found.job, "a.b-c") == 0 && found.generation == 0 && claim);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        cr_expect(!key_find_space(others[i], &found, &claim), "'%s'", others[i]);
+}

@@ -80,7 +80,7 @@ Test(relay_faulty, every_operation_is_counted) {
         rcs[4] = relay_note_get(relay, "o/n", buf, sizeof buf, &bytes);
         rcs[5] = relay_get_buf(relay, "o/a", &text, soon()); /* size and get */
         cr_expect_eq(relay_count(relay, "o", &n), 0, "counting is no counted operation");
-        rcs[6] = relay_drop(relay, "o", &n);
+        rcs[6] = relay_drop_one(relay, "o", &n);
         for (int i = 0; i < 7; i++) {
             bool hit = i < 5 ? at == i : i == 5 ? at == 5 || at == 6 : at == (at == 5 ? 6 : 7);
             if (at == 5 && i == 6)
@@ -92,7 +92,7 @@ Test(relay_faulty, every_operation_is_counted) {
         cr_expect_eq(relay_faulty_operations(relay), at == 5 ? 7 : 8);
         buf_done(&text);
         relay_close(relay);
-        relay_drop(plain, "o", NULL);
+        relay_drop_one(plain, "o", NULL);
     }
 }
 
@@ -102,6 +102,21 @@ Test(relay_faulty, several_in_a_row) {
     int expected[] = {0, ERR_IO, ERR_IO, ERR_IO, 0, 0};
     for (int i = 0; i < 6; i++)
         cr_expect_eq(relay_has(relay, "k"), expected[i], "operation %d", i);
+    relay_close(relay);
+}
+
+/* A drop of several prefixes is one operation, of all their keys. */
+Test(relay_faulty, drop_of_several) {
+    static const char *const prefixes[] = {"d/1", "d/2"};
+    RelayFaultRule rule = {.fault = RELAY_FAULT_FAIL, .key_part = "d/2"};
+    Relay *relay = faulty(&rule, 1);
+    int64_t n = 0;
+    cr_assert_geq(put(plain, "d/2/x"), 0);
+    cr_expect_eq(relay_drop_one(relay, "d/1", &n), 0, "%s", err_text());
+    cr_expect_eq(relay_drop(relay, prefixes, 2, &n), ERR_IO);
+    cr_expect_eq(relay_drop(relay, prefixes, 2, &n), 0, "%s", err_text());
+    cr_expect_eq(n, 1);
+    cr_expect_eq(relay_faulty_operations(relay), 3);
     relay_close(relay);
 }
 

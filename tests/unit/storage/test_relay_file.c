@@ -59,7 +59,7 @@ Test(relay_file, is_tidied) {
     snprintf(path, sizeof path, "%s/job", root);
     relay_tidy(relay, "job");
     cr_expect_eq(relay_has(relay, "job/g1/a"), 1);
-    cr_assert_eq(relay_drop(relay, "job/g1", NULL), 0);
+    cr_assert_eq(relay_drop_one(relay, "job/g1", NULL), 0);
     cr_expect_eq(access(path, F_OK), 0);
     relay_tidy(other, "job");
     cr_expect_lt(access(path, F_OK), 0);
@@ -147,7 +147,7 @@ Test(relay_file, leaves_no_temporary_files) {
         cr_expect_eq(relay_note_put(relay, "d/n", "n", 1, 1000), 0);
         cr_expect_eq(n_entries(), 1, "only d is in the root");
     }
-    cr_expect_eq(relay_drop(relay, "d", NULL), 0);
+    cr_expect_eq(relay_drop_one(relay, "d", NULL), 0);
     cr_expect_eq(n_entries(), 0);
 }
 
@@ -196,9 +196,9 @@ Test(relay_file, foreign_files_are_left_alone) {
     cr_assert_eq(symlink("/", path), 0);
     cr_expect_eq(relay_count(relay, "", &n), 0, "%s", err_text());
     cr_expect_eq(n, 0);
-    cr_expect_eq(relay_drop(relay, "d", &n), 0, "%s", err_text());
+    cr_expect_eq(relay_drop_one(relay, "d", &n), 0, "%s", err_text());
     cr_expect_eq(n, 0, "a link was followed");
-    cr_expect_eq(relay_drop(relay, "README", &n), 0, "%s", err_text());
+    cr_expect_eq(relay_drop_one(relay, "README", &n), 0, "%s", err_text());
     cr_expect_eq(n_entries(), 2);
 }
 
@@ -342,7 +342,7 @@ static void fill_small(char *why) {
         rc = relay_put(relay, key, &small, 1, soon());
     }
     EXPECT(rc == ERR_FULL && relay_has(relay, key) == 0);
-    EXPECT(relay_drop(relay, "f", &n) == 0 && n == 5);
+    EXPECT(relay_drop_one(relay, "f", &n) == 0 && n == 5);
     EXPECT(relay_put(relay, "f/small.0", &small, 1, soon()) == 0);
     free(data);
 }

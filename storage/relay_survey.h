@@ -1,0 +1,48 @@
+/* Surveying a relay: what lies in it, whosesoever it is, and what the place is like. For the
+ * commands that keep a store in order; nothing a job does while it runs needs it. */
+#ifndef FUNCPIPE_STORAGE_RELAY_SURVEY_H
+#define FUNCPIPE_STORAGE_RELAY_SURVEY_H
+
+#include "storage/relay.h"
+
+typedef enum RelayItemKind {
+    RELAY_ITEM_OBJECT,
+    RELAY_ITEM_NOTE,
+    RELAY_ITEM_EXPIRED, /* a note that nobody gets any more */
+    RELAY_ITEM_PIECE    /* of a long object whose parts lie apart; the key is the object's */
+} RelayItemKind;
+
+typedef struct RelayItem {
+    RelayItemKind kind;
+    const char *key;
+    int64_t bytes;   /* that it takes in the store; -1: not known */
+    int64_t idle_ms; /* at least so long ago it was last written (Redis: or read); -1: not known */
+} RelayItem;
+
+typedef int (*RelayVisit)(void *ctx, const RelayItem *item); /* < 0 ends the visit */
+
+/* What is of no use to anybody: pieces whose object is nowhere, empty folders. */
+typedef struct RelaySwept {
+    int64_t n_pieces, piece_bytes, n_folders;
+} RelaySwept;
+
+/* One fact about the place. problem: what is wrong and what to do, NULL where it is fine. */
+typedef void (*RelayTell)(void *ctx, const char *name, const char *value, const char *problem);
+
+typedef struct RelaySurvey { /* of an implementation: RelayOps.survey */
+    int (*visit)(Relay *relay, const char *prefix, RelayVisit visit, void *ctx);
+    int (*sweep)(Relay *relay, int64_t older_ms, bool dry_run, RelaySwept *out_swept);
+    int (*about)(Relay *relay, RelayTell tell, void *ctx);
+} RelaySurvey;
+
+/* Show every item at or under `prefix` ("" for all), each once, in no order. What comes or goes
+ * meanwhile may be missing. ERR_UNSUPPORTED where the relay cannot list. */
+int relay_survey_visit(Relay *relay, const char *prefix, RelayVisit visit, void *ctx);
+/* Remove leftovers that have been there for older_ms (dry_run: only count them). Others may use the
+ * relay all the while. */
+int relay_survey_sweep(Relay *relay, int64_t older_ms, bool dry_run, RelaySwept *out_swept);
+/* Tell what the place is: names are lower case with '_', values short texts. No question to a
+ * server takes longer than 10 s. */
+int relay_survey_about(Relay *relay, RelayTell tell, void *ctx);
+
+#endif

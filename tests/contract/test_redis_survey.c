@@ -1,0 +1,117 @@
+/* What a survey of a Redis relay shows, and the pieces it sweeps: those of objects that are
+ * nowhere, and of writers that lost. */
+#include "storage/relay_survey.h"
+#include "tests/support/redis_place.h"
+
+enum { BYTES = (2 << 20) + 100 }; /* three pieces of 1 MiB */
+
+static const char *const small_values[] = {"--proto-max-bulk-len", "1mb", NULL};
+static RedisPlace place;
+static char *data;
+
+static void enter(void) {
+    place_open(&place, small_values, "", "");
+    data = malloc(BYTES);
+    place_fill(data, BYTES, 1);
+}
+
+static void leave(void) {
+    place_close(&place);
+    free(data);
+}
+
+/* Every key was last used two hours ago. */
+static void age(void) {
+    place_ask(&place, "EVAL \"for _, k in ipairs(redis.call('KEYS', '*')) do "
+                      "redis.call('RESTORE', k, redis.call('PTTL', k), "
+                      "redis.call('DUMP', k), 'REPLACE', 'IDLETIME', 7200) end return 1\" 0");
+}
+
+static void sweep(bool dry_run, int64_t expected) {
+    RelaySwept swept = {.n_pieces = -1};
+    cr_assert_eq(relay_survey_sweep(place.direct, 60000, dry_run, &swept), 0, "%s", err_text());
+    cr_expect_eq(swept.n_pieces, expected, "%lld pieces, not %lld", (long long)swept.n_pieces,
+                 (long long)expected);
+    cr_expect(expected == 0 || swept.piece_bytes >= 100 * expected);
+}
+
+Test(redis_survey, orphan_pieces_go, .init = enter, .fini = leave) {
+    cr_assert_eq(place_put(place.direct, "job/g1/t0/whole", data, BYTES, 5000), 0);
+    cr_assert_eq(place_put(place.direct, "job/g1/t0/lost", data, BYTES, 5000), 0);
+    place_ask(&place, "DEL funcpipe:o:job/g1/t0/lost");
+    sweep(false, 0); /* its writer may be about to put the entry */
+    age();
+    sweep(true, 3);
+    sweep(false, 3);
+    sweep(false, 0);
+    cr_expect_eq(place_ask(&place, REDIS_SERVER_PIECES), 3);
+    place_expect(place.proxied, "job/g1/t0/whole", data, BYTES);
+}
+
+Test(redis_survey, pieces_of_a_writer_that_lost, .init = enter, .fini = leave) {
+    static const char *const tokens[] = {"00", "ffffffffffffffffffff"}; /* in front and behind */
+    char line[320];
+    cr_assert_eq(place_put(place.direct, "job/g1/t0/whole", data, BYTES, 5000), 0);
+    for (int i = 0; i < 2; i++) {
+        snprintf(line, sizeof line, "SET funcpipe:c:job/g1/t0/whole:%s:0 %0150d PX 900000",
+                 tokens[i], 0);
+        place_ask(&place, line);
+    }
+    age();
+    sweep(false, 2);
+    cr_expect_eq(place_ask(&place, REDIS_SERVER_PIECES), 3);
+    place_expect(place.proxied, "job/g1/t0/whole", data, BYTES);
+}
+
+typedef struct Seen {
+    int n[4];
+    int64_t bytes, idle_ms;
+} Seen;
+
+static int see(void *ctx, const RelayItem *item) {
+    Seen *seen = ctx;
+    seen->n[item->kind]++;
+    seen->bytes += item->bytes;
+    seen->idle_ms = item->idle_ms;
+    cr_expect(strncmp(item->key, "job/g1/", 7) == 0 && !strchr(item->key, ':'), "%s", item->key);
+    return 0;
+}
+
+Test(redis_survey, looking_leaves_no_trace, .init = enter, .fini = leave) {
+    cr_assert_eq(place_put(place.direct, "job/g1/t0/long", data, BYTES, 5000), 0);
+    cr_assert_eq(place_put(place.direct, "job/g1/t0/short", data, 10, 5000), 0);
+    cr_assert_eq(place_put(place.direct, "job/g10/t0/other", data, 10, 5000), 0);
+    cr_assert_eq(relay_note_put(place.direct, "job/g1/n/h.0.0", "x", 1, 60000), 0);
+    age();
+    for (int round = 0; round < 2; round++) {
+        Seen seen = {0};
+        cr_assert_eq(relay_survey_visit(place.direct, "job/g1", see, &seen), 0, "%s", err_text());
+        cr_expect(seen.n[RELAY_ITEM_OBJECT] == 2 && seen.n[RELAY_ITEM_NOTE] == 1 &&
+                  seen.n[RELAY_ITEM_PIECE] == 3);
+        cr_expect(seen.bytes >= BYTES && seen.bytes < 3 * BYTES, "%lld bytes",
+                  (long long)seen.bytes);
+        cr_expect_geq(seen.idle_ms, 7200000);
+        sweep(false, 0);
+    }
+}
+
+static void tell(void *ctx, const char *name, const char *value, const char *problem) {
+    char *all = ctx;
+    size_t at = strlen(all);
+    snprintf(all + at, 4096 - at, "%s=%s%s;", name, value, problem ? "!" : "");
+}
+
+Test(redis_survey, about) {
+    static const char *const args[] = {
+        "--appendonly", "yes", "--requirepass", "secret", "--maxmemory", "32mb", NULL};
+    char all[4096] = "";
+    place_open(&place, args, ":secret@", "");
+    cr_assert_eq(relay_survey_about(place.direct, tell, all), 0, "%s", err_text());
+    cr_expect(strstr(all, "login=with a password;"), "%s", all);
+    cr_expect(strstr(all, "persistence=append-only file"), "%s", all);
+    cr_expect(strstr(all, " of 32 MiB!;"), "%s", all);
+    cr_expect(strstr(all, "eviction=noeviction;"), "%s", all);
+    cr_expect(strstr(all, "clock_skew="), "%s", all);
+    cr_expect(!strstr(all, "secret"), "%s", all);
+    place_close(&place);
+}
