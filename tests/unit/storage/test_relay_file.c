@@ -459,7 +459,7 @@ Test(relay_file, contributions_go_with_the_sum) {
     cr_assert_eq(add(1, 2), 0, "%s", err_text());
     cr_expect(is_there("a/+s"));
     cr_expect_not(is_there("a/=s"));
-    cr_assert_eq(relay_drop(relay, "a", NULL), 0);
+    cr_assert_eq(relay_drop_one(relay, "a", NULL), 0);
     cr_expect_not(is_there("a"));
 }
 
@@ -496,7 +496,7 @@ Test(relay_file, what_is_left_of_a_sum_is_dropped) {
         cr_expect_eq(n, i == 0);
         if (i == 0)
             cr_expect_eq(add(0, 2), 1, "%s", err_text());
-        cr_assert_eq(relay_drop(relay, prefixes[i], &n), 0, "%s", err_text());
+        cr_assert_eq(relay_drop_one(relay, prefixes[i], &n), 0, "%s", err_text());
         cr_expect_eq(n, i == 0);
         cr_expect_not(is_there("a/=s"));
     }
