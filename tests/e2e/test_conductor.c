@@ -346,13 +346,24 @@ typedef struct Signals {
     int first, second; /* second 0: none */
 } Signals;
 
+static int count_rows(void) {
+    char path[160];
+    char text[4096];
+    snprintf(path, sizeof path, "%s/metrics.jsonl", out);
+    FILE *file = fopen(path, "r");
+    size_t n = file ? fread(text, 1, sizeof text, file) : 0;
+    int rows = 0;
+    for (size_t i = 0; i < n; i++)
+        rows += text[i] == '\n';
+    if (file)
+        fclose(file);
+    return rows;
+}
+
 /* Send them when the metrics have three rows. */
 static void *send_signals(void *arg) {
     const Signals *signals = arg;
-    char path[160];
-    struct stat about;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", out);
-    for (int i = 0; i < 2000 && (stat(path, &about) < 0 || about.st_size < 300); i++)
+    for (int i = 0; i < 2000 && count_rows() < 3; i++)
         usleep(10000);
     kill(getpid(), signals->first);
     if (signals->second) {

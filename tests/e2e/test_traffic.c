@@ -46,10 +46,9 @@ static int64_t norms_bytes(void) { /* of two parameters */
     return blob_bytes(3, tensors);
 }
 
-static int64_t reduce_bytes(void) { /* of the second stage: a weight and a bias */
-    const BlobTensor tensors[] = {{DTYPE_F32, shape_1d((int64_t)WIDTH * WIDTH)},
-                                  {DTYPE_F32, shape_1d(WIDTH)}};
-    return blob_bytes(2, tensors);
+static int64_t reduce_bytes(void) { /* of the second stage: a weight and a bias, in one chunk */
+    const BlobTensor tensor = {DTYPE_F32, shape_1d((int64_t)WIDTH * WIDTH + WIDTH)};
+    return blob_bytes(1, &tensor);
 }
 
 /* The objects by which the workers of a stage said that they had saved. */
