@@ -12,38 +12,9 @@
 #include "core/err.h"
 #include "core/hash.h"
 #include "storage/prefix_set.h"
-#include "storage/relay.h"
+#include "storage/relay_mem_table.h"
 #include "storage/relay_survey.h"
 #include "storage/sum.h"
-
-typedef struct Bytes {
-    size_t bytes;
-    int n_refs; /* under the store's lock */
-    unsigned char data[];
-} Bytes;
-
-typedef struct Entry {
-    struct Entry *next;
-    uint64_t hash;
-    Bytes *bytes;               /* but of sums */
-    Sum *sum;                   /* of sums */
-    int64_t put_ns, expires_ns; /* the latter of notes */
-    bool read;                  /* objects: some get had it */
-    char key[RELAY_KEY_BYTES];
-} Entry;
-
-typedef struct Copy { /* of an entry, for a survey */
-    bool notes;
-    int64_t put_ns, expires_ns;
-    size_t bytes;
-    char key[RELAY_KEY_BYTES];
-} Copy;
-
-typedef struct Table {
-    Entry **buckets;
-    size_t n_buckets; /* power of two */
-    size_t n_entries;
-} Table;
 
 struct RelayMemStore {
     pthread_mutex_t lock;
@@ -60,121 +31,16 @@ typedef struct RelayMem {
     bool interrupted; /* under the store's lock */
 } RelayMem;
 
-/* ---- tables ---- */
-
-static int table_init(Table *table) {
-    table->n_buckets = 64;
-    table->n_entries = 0;
-    table->buckets = calloc(table->n_buckets, sizeof(Entry *));
-    return table->buckets ? 0 : err_set(ERR_MEMORY, "a memory relay");
-}
-
-static void entry_free(Entry *entry) {
-    if (entry->bytes && --entry->bytes->n_refs == 0)
-        free(entry->bytes);
-    sum_close(entry->sum);
-    free(entry);
-}
-
-static void table_done(Table *table) {
-    for (size_t i = 0; table->buckets && i < table->n_buckets; i++) {
-        for (Entry *next, *at = table->buckets[i]; at; at = next) {
-            next = at->next;
-            entry_free(at);
-        }
-    }
-    free(table->buckets);
-}
-
-static Entry *table_find(const Table *table, const char *key) {
-    uint64_t hash = hash_text(key);
-    for (Entry *at = table->buckets[hash & (table->n_buckets - 1)]; at; at = at->next) {
-        if (at->hash == hash && strcmp(at->key, key) == 0)
-            return at;
-    }
-    return NULL;
-}
-
-/* Doubles the buckets; without memory for that the chains only grow longer. */
-static void table_grow(Table *table) {
-    size_t n_buckets = table->n_buckets * 2;
-    Entry **buckets = calloc(n_buckets, sizeof(Entry *));
-    if (!buckets)
-        return;
-    for (size_t i = 0; i < table->n_buckets; i++) {
-        for (Entry *next, *at = table->buckets[i]; at; at = next) {
-            next = at->next;
-            at->next = buckets[at->hash & (n_buckets - 1)];
-            buckets[at->hash & (n_buckets - 1)] = at;
-        }
-    }
-    free(table->buckets);
-    table->buckets = buckets;
-    table->n_buckets = n_buckets;
-}
-
-static void table_add(Table *table, Entry *take_entry) {
-    if (table->n_entries >= table->n_buckets)
-        table_grow(table);
-    Entry **bucket = &table->buckets[take_entry->hash & (table->n_buckets - 1)];
-    take_entry->next = *bucket;
-    *bucket = take_entry;
-    table->n_entries++;
-}
-
-static bool under(const char *key, const char *prefix) {
-    size_t length = strlen(prefix);
-    if (length == 0)
-        return true;
-    return strncmp(key, prefix, length) == 0 && (key[length] == '/' || key[length] == '\0');
-}
-
-static int64_t table_drop(Table *table, const PrefixSet *prefixes) {
-    int64_t n_dropped = 0;
-    for (size_t i = 0; i < table->n_buckets; i++) {
-        for (Entry **at = &table->buckets[i]; *at;) {
-            Entry *entry = *at;
-            if (!prefix_set_covers(prefixes, entry->key, strlen(entry->key))) {
-                at = &entry->next;
-                continue;
-            }
-            *at = entry->next;
-            entry_free(entry);
-            n_dropped++;
-        }
-    }
-    table->n_entries -= (size_t)n_dropped;
-    return n_dropped;
-}
-
-/* Take one entry out, for the caller to free. */
-static void table_take(Table *table, const Entry *entry) {
-    Entry **at = &table->buckets[entry->hash & (table->n_buckets - 1)];
-    while (*at != entry)
-        at = &(*at)->next;
-    *at = entry->next;
-    table->n_entries--;
-}
-
-static int64_t table_count(const Table *table, const char *prefix) {
-    int64_t count = 0;
-    for (size_t i = 0; i < table->n_buckets; i++) {
-        for (const Entry *at = table->buckets[i]; at; at = at->next)
-            count += under(at->key, prefix);
-    }
-    return count;
-}
-
 /* ---- store ---- */
 
 int relay_mem_store_open(RelayMemStore **out_store) {
     RelayMemStore *store = calloc(1, sizeof *store);
     if (!store)
         return err_set(ERR_MEMORY, "a memory relay");
-    if (table_init(&store->objects) < 0 || table_init(&store->sums) < 0 ||
-        table_init(&store->notes) < 0) {
-        table_done(&store->objects);
-        table_done(&store->sums);
+    if (relay_mem_table_init(&store->objects) < 0 || relay_mem_table_init(&store->sums) < 0 ||
+        relay_mem_table_init(&store->notes) < 0) {
+        relay_mem_table_done(&store->objects);
+        relay_mem_table_done(&store->sums);
         free(store);
         return ERR_MEMORY;
     }
@@ -192,9 +58,9 @@ void relay_mem_store_close(RelayMemStore *store) {
     if (!store)
         return;
     assert(store->n_handles == 0);
-    table_done(&store->objects);
-    table_done(&store->sums);
-    table_done(&store->notes);
+    relay_mem_table_done(&store->objects);
+    relay_mem_table_done(&store->sums);
+    relay_mem_table_done(&store->notes);
     pthread_cond_destroy(&store->changed);
     pthread_mutex_destroy(&store->lock);
     free(store);
@@ -280,22 +146,22 @@ static int mem_put(Relay *relay, const char *key, const Slice *parts, int n_part
     int rc = 0;
     bool waited = false;
     pthread_mutex_lock(&store->lock);
-    while (!table_find(&store->objects, key) && edge_full(store, key)) {
+    while (!relay_mem_table_find(&store->objects, key) && edge_full(store, key)) {
         waited = true;
         TRY_DONE(wait_change(mem, "putting", key, deadline_ns));
     }
-    if (table_find(&store->objects, key)) {
+    if (relay_mem_table_find(&store->objects, key)) {
         rc = 1;
         goto done;
     }
-    table_add(&store->objects, entry);
+    relay_mem_table_add(&store->objects, entry);
     entry = NULL;
     pthread_cond_broadcast(&store->changed);
 done:
     pthread_mutex_unlock(&store->lock);
     relay->counters.n_waits += waited;
     if (entry)
-        entry_free(entry);
+        relay_mem_entry_free(entry);
     return rc;
 }
 
@@ -307,7 +173,7 @@ static int start_sum(const char *key, int n, Entry **out_entry) {
         return err_set(ERR_MEMORY, "the sum '%s' in the memory relay", key);
     int rc = sum_open(key, n, SUM_MAX_HELD_BYTES, NULL, &entry->sum);
     if (rc < 0) {
-        entry_free(entry);
+        relay_mem_entry_free(entry);
         return rc;
     }
     entry->hash = hash_text(key);
@@ -322,26 +188,26 @@ static int publish_sum(RelayMemStore *store, Entry *entry) {
     Entry *object = entry_make(entry->key, &sealed, 1);
     if (!object)
         return ERR_MEMORY;
-    table_take(&store->sums, entry);
-    entry_free(entry);
-    table_add(&store->objects, object);
+    relay_mem_table_take(&store->sums, entry);
+    relay_mem_entry_free(entry);
+    relay_mem_table_add(&store->objects, object);
     return 0;
 }
 
 static int add_to_sum(RelayMemStore *store, const char *key, int index, int n, Slice blob) {
-    if (table_find(&store->objects, key))
+    if (relay_mem_table_find(&store->objects, key))
         return 1;
-    Entry *there = table_find(&store->sums, key);
+    Entry *there = relay_mem_table_find(&store->sums, key);
     Entry *entry = there;
     if (!there)
         TRY(start_sum(key, n, &entry));
     int rc = sum_add(entry->sum, index, n, blob.data, blob.bytes);
     if (rc < 0 && !there)
-        entry_free(entry); /* as if it had never come */
+        relay_mem_entry_free(entry); /* as if it had never come */
     if (rc < 0)
         return rc;
     if (!there)
-        table_add(&store->sums, entry);
+        relay_mem_table_add(&store->sums, entry);
     if (sum_complete(entry->sum))
         TRY(publish_sum(store, entry));
     pthread_cond_broadcast(&store->changed);
@@ -367,17 +233,17 @@ static int mem_add(Relay *relay, const char *key, int index, int n, const Slice 
 done:
     pthread_mutex_unlock(&store->lock);
     if (whole)
-        entry_free(whole);
+        relay_mem_entry_free(whole);
     return rc;
 }
 
 /* Wait for the object, under the lock. */
 static int await(RelayMem *mem, const char *key, int64_t deadline_ns, Entry **out_entry) {
-    Entry *entry = table_find(&mem->store->objects, key);
+    Entry *entry = relay_mem_table_find(&mem->store->objects, key);
     mem->base.counters.n_waits += !entry;
     while (!entry) {
         TRY(wait_change(mem, "getting", key, deadline_ns));
-        entry = table_find(&mem->store->objects, key);
+        entry = relay_mem_table_find(&mem->store->objects, key);
     }
     *out_entry = entry;
     return 0;
@@ -429,7 +295,7 @@ static int mem_size(Relay *relay, const char *key, int64_t deadline_ns, size_t *
 static int mem_has(Relay *relay, const char *key) {
     RelayMem *mem = (RelayMem *)relay;
     pthread_mutex_lock(&mem->store->lock);
-    bool there = table_find(&mem->store->objects, key) != NULL;
+    bool there = relay_mem_table_find(&mem->store->objects, key) != NULL;
     pthread_mutex_unlock(&mem->store->lock);
     return there;
 }
@@ -440,8 +306,9 @@ static int mem_drop(Relay *relay, const char *const *prefixes, int n_prefixes,
     PrefixSet set;
     TRY(prefix_set_init(&set, prefixes, n_prefixes));
     pthread_mutex_lock(&store->lock);
-    *out_dropped = table_drop(&store->objects, &set) + table_drop(&store->notes, &set);
-    int64_t n_sums = table_drop(&store->sums, &set);
+    *out_dropped =
+        relay_mem_table_drop(&store->objects, &set) + relay_mem_table_drop(&store->notes, &set);
+    int64_t n_sums = relay_mem_table_drop(&store->sums, &set);
     if (store->window > 0 || n_sums > 0)
         pthread_cond_broadcast(&store->changed);
     pthread_mutex_unlock(&store->lock);
@@ -452,7 +319,7 @@ static int mem_drop(Relay *relay, const char *const *prefixes, int n_prefixes,
 static int mem_count(Relay *relay, const char *prefix, int64_t *out_count) {
     RelayMemStore *store = ((RelayMem *)relay)->store;
     pthread_mutex_lock(&store->lock);
-    *out_count = table_count(&store->objects, prefix);
+    *out_count = relay_mem_table_count(&store->objects, prefix);
     pthread_mutex_unlock(&store->lock);
     return 0;
 }
@@ -466,7 +333,7 @@ static int mem_note_put(Relay *relay, const char *key, const void *data, size_t 
         return ERR_MEMORY;
     entry->expires_ns = clock_deadline_ms(ttl_ms);
     pthread_mutex_lock(&store->lock);
-    Entry *old = table_find(&store->notes, key);
+    Entry *old = relay_mem_table_find(&store->notes, key);
     if (old) {
         Bytes *content = old->bytes;
         old->bytes = entry->bytes;
@@ -474,12 +341,12 @@ static int mem_note_put(Relay *relay, const char *key, const void *data, size_t 
         old->expires_ns = entry->expires_ns;
         entry->bytes = content;
     } else {
-        table_add(&store->notes, entry);
+        relay_mem_table_add(&store->notes, entry);
         entry = NULL;
     }
     pthread_mutex_unlock(&store->lock);
     if (entry)
-        entry_free(entry);
+        relay_mem_entry_free(entry);
     return 0;
 }
 
@@ -488,7 +355,7 @@ static int mem_note_get(Relay *relay, const char *key, void *buf, size_t capacit
     RelayMemStore *store = ((RelayMem *)relay)->store;
     int rc = 0;
     pthread_mutex_lock(&store->lock);
-    Entry *entry = table_find(&store->notes, key);
+    Entry *entry = relay_mem_table_find(&store->notes, key);
     if (!entry || clock_now_ns() >= entry->expires_ns) {
         rc = err_set(ERR_NOT_FOUND, "the memory relay has no note '%s'%s", key,
                      entry ? " any more: it expired" : "");
@@ -518,7 +385,7 @@ static int copy_entries(const Table *table, const char *prefix, bool notes, Buf 
                          .expires_ns = at->expires_ns,
                          .bytes = at->bytes->bytes};
             memcpy(copy.key, at->key, sizeof copy.key);
-            if (under(at->key, prefix))
+            if (relay_mem_under(at->key, prefix))
                 TRY(buf_add(out, &copy, sizeof copy));
         }
     }
