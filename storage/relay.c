@@ -4,6 +4,7 @@
 
 #include "core/err.h"
 #include "storage/relay_redis.h"
+#include "storage/relay_s3.h"
 
 static bool key_char(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
@@ -66,7 +67,8 @@ typedef struct RelayScheme {
 
 static const RelayScheme schemes[] = {{"file://", open_file, NULL},
                                       {"redis://", open_redis, check_redis},
-                                      {"rediss://", open_rediss, check_rediss}};
+                                      {"rediss://", open_rediss, check_rediss},
+                                      {"s3://", relay_s3_open, relay_s3_check}};
 enum { N_SCHEMES = sizeof schemes / sizeof schemes[0] };
 
 /* Says which schemes there are, and never more of the URL than its scheme: a password may follow.
