@@ -5,7 +5,11 @@
 #include "core/err.h"
 #include "storage/relay_s3_parts.h"
 
-enum { MAX_CHANGES = 5 }; /* how often an object may be another one between two ranges */
+enum {
+    MAX_CHANGES = 5,       /* how often an object may be another one between two ranges */
+    SHORT_BYTES = 64 << 10 /* takes hardly longer to come than nothing */
+};
+#define MOST_AGE_NS (24 * 3600 * CLOCK_NS_PER_S) /* of one that is waited for */
 
 typedef struct Get {
     const char *key;
@@ -14,16 +18,20 @@ typedef struct Get {
     bool sizes; /* only the size is wanted: too small an `out` is no error */
     bool whole; /* ask for no range */
     int64_t deadline_ns, begin_ns;
+    int64_t missed_ns; /* when it was asked for last and not there; 0 never */
     bool waited;
     size_t have;   /* read so far, from the beginning */
     int64_t total; /* of the object */
     char tag[S3_TAG_BYTES];
 } Get;
 
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
 static S3Limits limits_of(const Get *get) {
-    int64_t grace_ns = clock_deadline_ms(S3_GRACE_MS);
     return (S3Limits){.retry_until_ns = get->deadline_ns,
-                      .answer_by_ns = grace_ns > get->deadline_ns ? grace_ns : get->deadline_ns};
+                      .answer_by_ns = larger(clock_deadline_ms(S3_GRACE_MS), get->deadline_ns)};
 }
 
 static int too_long(const Get *get) {
@@ -56,8 +64,23 @@ static int take_first(const RelayS3 *s3, Get *get, const S3Answer *answer, size_
     return 1;
 }
 
-/* Is it there? 1 with its first bytes read, 0 not. *out_sent_ns: when the question went. */
-static int ask(RelayS3 *s3, Get *get, int64_t *out_sent_ns) {
+/* What the answer teaches about when to ask. */
+static void learn(RelayS3 *s3, const Get *get, const S3Answer *answer) {
+    int64_t took_ns = clock_now_ns() - answer->sent_ns;
+    if (answer->status == 404 || answer->bytes <= SHORT_BYTES)
+        s3_rhythm_trip(s3->rhythm, took_ns);
+    if (answer->status == 404 || answer->stamp_us == 0)
+        return; /* a store that keeps no time beside an object is asked from the beginning */
+    S3Wait wait = {.found_ns = answer->sent_ns - get->begin_ns,
+                   .missed = get->missed_ns > 0,
+                   .missed_ns = get->missed_ns - get->begin_ns,
+                   .age_ns = (answer->sent_us - answer->stamp_us) * CLOCK_NS_PER_US};
+    if (wait.age_ns < MOST_AGE_NS && wait.age_ns > -MOST_AGE_NS)
+        s3_rhythm_learn(s3->rhythm, get->key, &wait);
+}
+
+/* Is it there? 1 with its first bytes read, 0 not. */
+static int ask(RelayS3 *s3, Get *get) {
     S3Name name = relay_s3_name(s3, 'o', get->key);
     S3Limits limits = limits_of(get);
     bool ranged = (get->sizes || get->capacity > S3_PIECE_BYTES) && !get->whole;
@@ -69,17 +92,19 @@ static int ask(RelayS3 *s3, Get *get, int64_t *out_sent_ns) {
                          .capacity = asked,
                          .reads = true};
     TRY(s3_client_run(s3->client, &request, 1, &limits));
-    *out_sent_ns = request.answer.sent_ns;
     switch (request.answer.status) {
     case 200:
     case 206:
+        learn(s3, get, &request.answer);
         return take_first(s3, get, &request.answer, asked);
     case 404:
+        learn(s3, get, &request.answer);
+        get->missed_ns = request.answer.sent_ns;
         return 0;
     case 416: /* an empty object has no range */
         if (ranged) {
             get->whole = true;
-            return ask(s3, get, out_sent_ns);
+            return ask(s3, get);
         }
         return relay_s3_odd(s3, &request.answer);
     default:
@@ -92,38 +117,55 @@ static void count_wait(RelayS3 *s3, Get *get) {
     get->waited = true;
 }
 
-/* Wait until it is there and its first bytes are read. */
-static int await(RelayS3 *s3, Get *get) {
+/* One question within a wait: 1 there, 0 not. */
+static int ask_in_wait(RelayS3 *s3, Get *get) {
+    bool late = clock_now_ns() >= get->deadline_ns;
+    bool interrupted = atomic_load(&s3->interrupted);
+    int rc = ask(s3, get);
+    if (rc != 0 && rc != ERR_CANCELLED)
+        return rc;
+    count_wait(s3, get);
+    if (interrupted || rc == ERR_CANCELLED)
+        return err_set(ERR_CANCELLED, "waiting for '%s' was interrupted", get->key);
+    if (late)
+        return err_set(ERR_TIMEOUT, "'%s' is not in the relay at %s, and the deadline passed",
+                       get->key, s3->url.host);
+    return 0;
+}
+
+/* Not before it is due, and not too soon after the last question. */
+static int64_t next_question(const RelayS3 *s3, const Get *get) {
     int64_t due_ns = get->begin_ns + s3_rhythm_due_ns(s3->rhythm, get->key);
-    int64_t first_ns = 0;
-    if (due_ns > get->begin_ns && !get->waited && clock_now_ns() < get->deadline_ns) {
-        s3_client_pause(s3->client, due_ns, get->deadline_ns);
-        count_wait(s3, get);
+    if (get->missed_ns == 0)
+        return due_ns;
+    int64_t pause_ns = s3_rhythm_pause_ns(s3->rhythm, get->key, get->missed_ns - get->begin_ns);
+    return larger(due_ns, get->missed_ns + pause_ns);
+}
+
+/* Wait until it is there and its first bytes are read. Who comes back after a deadline has been
+ * waiting all the while. */
+static int await(RelayS3 *s3, Get *get) {
+    if (strcmp(s3->asked_key, get->key) == 0) {
+        get->begin_ns = s3->asked_ns;
+        get->missed_ns = s3->asked_missed_ns;
     }
-    for (int n_misses = 0;; n_misses++) {
-        int64_t sent_ns = 0;
-        bool late = clock_now_ns() >= get->deadline_ns;
-        bool interrupted = atomic_load(&s3->interrupted);
-        int rc = ask(s3, get, &sent_ns);
-        if (rc == ERR_CANCELLED)
-            interrupted = true;
-        else if (rc < 0)
-            return rc;
-        int64_t waited_ns = sent_ns - get->begin_ns;
-        first_ns = n_misses == 0 ? waited_ns : first_ns;
-        if (rc > 0) {
-            s3_rhythm_learn(s3->rhythm, get->key, first_ns, waited_ns, n_misses);
-            return 0;
+    s3->asked_key[0] = '\0';
+    for (int rc = 0; rc == 0;) {
+        int64_t next_ns = next_question(s3, get);
+        int64_t now_ns = clock_now_ns();
+        if (next_ns > now_ns && now_ns < get->deadline_ns) {
+            s3_client_pause(s3->client, next_ns, get->deadline_ns);
+            count_wait(s3, get);
         }
-        count_wait(s3, get);
-        if (interrupted)
-            return err_set(ERR_CANCELLED, "waiting for '%s' was interrupted", get->key);
-        if (late)
-            return err_set(ERR_TIMEOUT, "'%s' is not in the relay at %s, and the deadline passed",
-                           get->key, s3->url.host);
-        int64_t pause_ns = s3_rhythm_pause_ns(s3->rhythm, get->key, waited_ns, n_misses + 1);
-        s3_client_pause(s3->client, clock_now_ns() + pause_ns, get->deadline_ns);
+        rc = ask_in_wait(s3, get);
+        if (rc == ERR_TIMEOUT || rc == ERR_CANCELLED) {
+            memcpy(s3->asked_key, get->key, strlen(get->key) + 1);
+            s3->asked_ns = get->begin_ns;
+            s3->asked_missed_ns = get->missed_ns;
+        }
+        TRY(rc);
     }
+    return 0;
 }
 
 /* All of it, from the beginning or behind get->have bytes. */

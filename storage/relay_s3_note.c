@@ -16,7 +16,7 @@ int relay_s3_note_put(Relay *relay, const char *key, const void *data, size_t by
     RelayS3 *s3 = (RelayS3 *)relay;
     S3Name name = relay_s3_name(s3, 'n', key);
     char head[HEAD_BYTES];
-    int64_t now_ms = s3_client_wall_ms();
+    int64_t now_ms = s3_client_wall_us() / 1000;
     int64_t until_ms = ttl_ms < INT64_MAX - now_ms ? now_ms + ttl_ms : INT64_MAX;
     int n = snprintf(head, sizeof head, "%s%lld\n", note_mark, (long long)until_ms);
     Slice parts[] = {{head, (size_t)n}, {data, bytes}};
@@ -43,7 +43,7 @@ static int read_head(const char *key, const char *text, size_t bytes, bool *out_
     memcpy(number, text + MARK_CHARS, digits);
     if (text_parse_i64(number, 0, INT64_MAX, &until_ms) < 0)
         return err_set(ERR_CORRUPT, "the note '%s' is nonsense", key);
-    *out_over = until_ms <= s3_client_wall_ms();
+    *out_over = until_ms <= s3_client_wall_us() / 1000;
     return (int)(end - text) + 1;
 }
 

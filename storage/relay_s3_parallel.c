@@ -37,8 +37,11 @@ static int begin_upload(Upload *upload) {
     RelayS3 *s3 = upload->s3;
     Buf text;
     buf_init(&text, S3_MAX_ANSWER_BYTES);
-    S3Request request = {
-        .method = "POST", .name = upload->name.text, .query = "uploads", .text = &text};
+    S3Request request = {.method = "POST",
+                         .name = upload->name.text,
+                         .query = "uploads",
+                         .text = &text,
+                         .stamp = true};
     upload->id[0] = '\0';
     int rc = s3_client_run(s3->client, &request, 1, upload->limits);
     if (rc >= 0 && request.answer.status != 200)

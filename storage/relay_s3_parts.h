@@ -28,6 +28,9 @@ typedef struct RelayS3 {
     int wake_fd;
     atomic_bool interrupted;
     S3Create create;
+    /* The object that was waited for last, in vain: who asks for it again goes on waiting. */
+    char asked_key[RELAY_KEY_BYTES];   /* "" none */
+    int64_t asked_ns, asked_missed_ns; /* when first, when last */
     /* The first bytes of the object whose size was asked for last. */
     char held_key[RELAY_KEY_BYTES], held_tag[S3_TAG_BYTES]; /* "" none */
     int64_t held_total;

@@ -48,8 +48,12 @@ static int write_once(RelayS3 *s3, S3Request *request, const S3Limits *limits) {
 static int put_one(RelayS3 *s3, const char *key, const Slice *parts, int n_parts, size_t bytes,
                    const S3Limits *limits) {
     S3Name name = relay_s3_name(s3, 'o', key);
-    S3Request request = {
-        .method = "PUT", .name = name.text, .parts = parts, .n_parts = n_parts, .end_body = bytes};
+    S3Request request = {.method = "PUT",
+                         .name = name.text,
+                         .parts = parts,
+                         .n_parts = n_parts,
+                         .end_body = bytes,
+                         .stamp = true};
     int64_t there_bytes = 0;
     if (s3->create != S3_CREATE_CHECKED) {
         int there = relay_s3_there(s3, key, limits, &there_bytes);

@@ -30,14 +30,16 @@ typedef struct S3Answer {
     char tag[S3_TAG_BYTES];   /* ETag as it came, quotes and all; "" none */
     int64_t total_bytes;      /* of the whole object; -1 not told */
     size_t bytes;             /* that came into `out` */
+    int64_t stamp_us;         /* when its writer began to put it; 0 not told */
     bool too_long;            /* more than `capacity`: nothing else is to be relied on */
-    int64_t sent_ns;          /* when its last try began */
+    int64_t sent_ns, sent_us; /* when its last try began, by the monotonic and the store's clock */
 } S3Answer;
 
 typedef struct S3Request {
     const char *method;
     const char *name;             /* the object in the bucket; NULL: the bucket itself */
     const char *query;            /* as s3_sign.h has it; NULL none */
+    bool stamp;                   /* put the time beside the object, for who waits for it */
     bool create;                  /* only if it is not there: If-None-Match: * */
     const char *match;            /* only if it still has this ETag; NULL: any */
     const char *md5;              /* Content-MD5; NULL none */
@@ -78,6 +80,6 @@ void s3_client_close(S3Client *client); /* NULL is fine */
 int s3_client_run(S3Client *client, S3Request *requests, size_t n, const S3Limits *limits);
 /* Sleep until the earlier of both, or an interruption: then false. */
 bool s3_client_pause(S3Client *client, int64_t until_ns, int64_t deadline_ns);
-int64_t s3_client_wall_ms(void); /* as the store's clock has it */
+int64_t s3_client_wall_us(void); /* as the store's clock has it, to a few seconds */
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 
 #include "core/clock.h"
 #include "core/text.h"
@@ -17,12 +18,21 @@ enum {
     MAX_PATH_BYTES = 3 * (S3_NAME_BYTES + S3_BUCKET_BYTES)
 };
 
+#define STAMP_HEADER "x-amz-meta-funcpipe-at"
+
 /* The store's clock less ours: one for the process, because all its requests are signed by it, and
  * what one has learned keeps the others from being refused. */
 static atomic_llong clock_offset_ms;
 
-int64_t s3_client_wall_ms(void) {
-    return clock_wall_ms() + atomic_load(&clock_offset_ms);
+int64_t s3_client_wall_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / CLOCK_NS_PER_US +
+           (int64_t)atomic_load(&clock_offset_ms) * 1000;
+}
+
+static int64_t wall_ms(void) {
+    return s3_client_wall_us() / 1000;
 }
 
 /* ---- what comes ---- */
@@ -64,6 +74,7 @@ static size_t take_header(char *line, size_t size, size_t n, void *arg) {
         flight->headed = false;
         answer->tag[0] = '\0';
         answer->total_bytes = -1;
+        answer->stamp_us = 0;
     } else if (bytes <= 2 && line[bytes - 1] == '\n') {
         flight->headed = true;
     } else if (header_is(line, bytes, "etag:", value, sizeof value)) {
@@ -73,6 +84,9 @@ static size_t take_header(char *line, size_t size, size_t n, void *arg) {
         const char *slash = strchr(value, '/');
         if (!slash || text_parse_i64(slash + 1, 0, INT64_MAX, &answer->total_bytes) < 0)
             answer->total_bytes = -1;
+    } else if (header_is(line, bytes, STAMP_HEADER ":", value, sizeof value)) {
+        if (text_parse_i64(value, 1, INT64_MAX, &answer->stamp_us) < 0)
+            answer->stamp_us = 0;
     } else if (header_is(line, bytes, "x-amz-bucket-region:", value, sizeof value)) {
         snprintf(flight->region, sizeof flight->region, "%s", value);
     } else if (header_is(line, bytes, "date:", value, sizeof value)) {
@@ -188,19 +202,25 @@ static int add_headers(S3Flight *flight, const char *path) {
     const S3Client *client = flight->client;
     const S3Request *request = flight->request;
     char date[S3_DATE_BYTES];
+    char stamp[24];
     Buf line;
     int rc = 0;
-    flight->signed_ms = s3_client_wall_ms();
+    int n = 3;
+    flight->signed_ms = request->answer.sent_us / 1000;
     s3_date(flight->signed_ms, date);
-    const S3Header headers[] = {{"host", client->url->host},
-                                {"x-amz-content-sha256", request->body_hash},
-                                {"x-amz-date", date},
-                                {"x-amz-security-token", client->credentials.token}};
+    snprintf(stamp, sizeof stamp, "%lld", (long long)request->answer.sent_us);
+    S3Header headers[5] = {{"host", client->url->host},
+                           {"x-amz-content-sha256", request->body_hash},
+                           {"x-amz-date", date}};
+    if (request->stamp)
+        headers[n++] = (S3Header){STAMP_HEADER, stamp};
+    if (client->credentials.token[0])
+        headers[n++] = (S3Header){"x-amz-security-token", client->credentials.token};
     const S3Canonical canonical = {.method = request->method,
                                    .path = path,
                                    .query = request->query ? request->query : "",
                                    .headers = headers,
-                                   .n_headers = client->credentials.token[0] ? 4 : 3,
+                                   .n_headers = n,
                                    .body_hash = request->body_hash};
     buf_init(&line, 0);
     TRY_DONE(buf_text(&line, "authorization: "));
@@ -325,7 +345,8 @@ void s3_flight_abort(S3Flight *flight) {
 
 int s3_flight_begin(S3Flight *flight, S3Request *request) {
     S3Client *client = flight->client;
-    request->answer = (S3Answer){.total_bytes = -1, .sent_ns = clock_now_ns()};
+    request->answer =
+        (S3Answer){.total_bytes = -1, .sent_ns = clock_now_ns(), .sent_us = s3_client_wall_us()};
     request->stage = S3_FLYING;
     request->n_tries++;
     flight->request = request;
@@ -346,7 +367,7 @@ static void learn_clock(const S3Flight *flight, bool surely) {
     int64_t now_ms = clock_wall_ms();
     int64_t took_ns = clock_now_ns() - flight->request->answer.sent_ns;
     bool prompt = took_ns < PROMPT_MS * CLOCK_NS_PER_MS;
-    int64_t off_ms = flight->date_ms - s3_client_wall_ms();
+    int64_t off_ms = flight->date_ms - wall_ms();
     if (flight->date_ms > 0 && (surely || (prompt && llabs(off_ms) > CLOCK_OFF_MS)))
         atomic_store(&clock_offset_ms, flight->date_ms - now_ms);
 }

@@ -1,6 +1,5 @@
 #include "storage/s3_rhythm.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,25 +8,34 @@
 #include "core/hash.h"
 #include "storage/relay.h"
 
-enum {
-    N_CLASSES = 4096, /* where two meet, the newer one stays: it only costs questions */
-    MOST_DOUBLINGS = 20,
-    HITS_A_DOUBLING = 6
-};
-#define LEAST_SPREAD_NS (CLOCK_NS_PER_MS / 4)
-#define LEAST_RISE_NS (4 * CLOCK_NS_PER_MS)
-#define LEAST_PAUSE_NS (2 * CLOCK_NS_PER_MS)
+enum { N_CLASSES = 4096 }; /* where two meet, the newer one stays: it only costs questions */
+#define MARGIN_NS (3 * CLOCK_NS_PER_MS / 10)
+#define LEAST_DUE_NS (CLOCK_NS_PER_MS / 2)
+#define LEAST_PAUSE_NS CLOCK_NS_PER_MS
 #define MOST_PAUSE_NS (250 * CLOCK_NS_PER_MS)
+#define LEAST_RISE_NS (2 * CLOCK_NS_PER_MS)
+#define FIRST_TRIP_NS CLOCK_NS_PER_MS
 
 typedef struct Class {
-    uint64_t name; /* 0: none */
-    int64_t due_ns, spread_ns;
-    int32_t n_hits, n_lates; /* in a row */
+    uint64_t name;        /* 0: none */
+    int64_t mean_ns;      /* from asked for to there */
+    int64_t deviation_ns; /* the mean distance from it */
+    int64_t least_age_ns; /* of one that has just appeared */
+    int32_t n_risen;      /* waits in a row that were much longer than the mean */
 } Class;
 
 struct S3Rhythm {
+    int64_t trip_ns; /* of a short question; 0 not known */
     Class classes[N_CLASSES];
 };
+
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+static int64_t lesser(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
 
 int s3_rhythm_open(S3Rhythm **out_rhythm) {
     *out_rhythm = calloc(1, sizeof **out_rhythm);
@@ -36,6 +44,17 @@ int s3_rhythm_open(S3Rhythm **out_rhythm) {
 
 void s3_rhythm_close(S3Rhythm *rhythm) {
     free(rhythm);
+}
+
+void s3_rhythm_trip(S3Rhythm *rhythm, int64_t took_ns) {
+    rhythm->trip_ns =
+        rhythm->trip_ns == 0
+            ? took_ns
+            : rhythm->trip_ns + (lesser(took_ns, 4 * rhythm->trip_ns) - rhythm->trip_ns) / 8;
+}
+
+static int64_t trip(const S3Rhythm *rhythm) {
+    return rhythm->trip_ns > 0 ? rhythm->trip_ns : FIRST_TRIP_NS;
 }
 
 /* The hash of a key's class: every run of digits in front of the last part is one '#'. */
@@ -62,57 +81,51 @@ static const Class *find(const S3Rhythm *rhythm, const char *key) {
 
 int64_t s3_rhythm_due_ns(const S3Rhythm *rhythm, const char *key) {
     const Class *class = find(rhythm, key);
-    return class ? class->due_ns : 0;
+    if (!class || class->mean_ns < LEAST_DUE_NS)
+        return 0;
+    int64_t trip_ns = trip(rhythm);
+    int64_t later_ns = lesser(3 * class->deviation_ns / 2, trip_ns / 2) + MARGIN_NS;
+    int64_t earlier_ns = larger(class->deviation_ns - trip_ns, 0) / 2;
+    return larger(class->mean_ns + later_ns - earlier_ns, 0);
 }
 
-static int64_t larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
+int64_t s3_rhythm_pause_ns(const S3Rhythm *rhythm, const char *key, int64_t waited_ns) {
+    int64_t overdue_ns = waited_ns - s3_rhythm_due_ns(rhythm, key);
+    int64_t least_ns = larger(LEAST_PAUSE_NS, trip(rhythm) / 4);
+    return lesser(larger(least_ns, overdue_ns / 8), MOST_PAUSE_NS);
 }
 
-static int64_t lesser(int64_t a, int64_t b) {
-    return a < b ? a : b;
+/* When it appeared, as far as it can be known. The least age is doubted a little whenever an object
+ * was there at the first question, so that it cannot be too high for ever. */
+static int64_t appeared(Class *class, int64_t trip_ns, const S3Wait *wait) {
+    class->least_age_ns += larger(wait->age_ns - class->least_age_ns, 0) / 64; /* clocks drift */
+    class->least_age_ns = lesser(class->least_age_ns, wait->age_ns);
+    if (!wait->missed)
+        class->least_age_ns -= trip_ns / 32;
+    else /* at that age it was not there yet */
+        class->least_age_ns =
+            larger(class->least_age_ns, wait->age_ns - (wait->found_ns - wait->missed_ns));
+    int64_t at_ns = wait->found_ns - (wait->age_ns - class->least_age_ns);
+    return larger(at_ns, wait->missed ? wait->missed_ns : 0);
 }
 
-int64_t s3_rhythm_pause_ns(const S3Rhythm *rhythm, const char *key, int64_t waited_ns,
-                           int n_misses) {
-    const Class *class = find(rhythm, key);
-    bool expected = class && class->due_ns > 0 && n_misses <= 3; /* it may come any moment */
-    int64_t pause_ns = expected ? larger(class->spread_ns / 2, waited_ns / 16) : waited_ns / 4;
-    return lesser(larger(pause_ns, LEAST_PAUSE_NS), MOST_PAUSE_NS);
-}
-
-static int64_t doubled(int64_t ns, int64_t times) {
-    return ns << lesser(times, MOST_DOUBLINGS);
-}
-
-static void learn_hit(Class *class) {
-    int64_t step_ns = larger(class->spread_ns / 8, class->due_ns / 64);
-    class->n_lates = 0;
-    class->n_hits++;
-    step_ns = doubled(step_ns, class->n_hits / HITS_A_DOUBLING);
-    class->due_ns -= lesser(step_ns, class->due_ns / 4);
-    if (class->due_ns < CLOCK_NS_PER_MS / 20)
-        class->due_ns = 0;
-    class->spread_ns = larger(class->spread_ns - class->spread_ns / 32, LEAST_SPREAD_NS);
-}
-
-static void learn_miss(Class *class, int64_t late_ns) {
-    int64_t rise_ns = larger(larger(class->spread_ns, class->due_ns / 4), LEAST_RISE_NS);
-    class->n_hits = 0;
-    class->due_ns += lesser(late_ns, doubled(rise_ns, class->n_lates)) + class->spread_ns / 2;
-    class->n_lates++;
-    class->spread_ns += (lesser(late_ns, rise_ns) - class->spread_ns) / 4;
-    class->spread_ns = larger(class->spread_ns, LEAST_SPREAD_NS);
-}
-
-void s3_rhythm_learn(S3Rhythm *rhythm, const char *key, int64_t first_ns, int64_t waited_ns,
-                     int n_misses) {
+/* The mean follows down at once, up with doubt: one late object is no news. */
+void s3_rhythm_learn(S3Rhythm *rhythm, const char *key, const S3Wait *wait) {
     uint64_t name = class_name(key);
     Class *class = &rhythm->classes[name % N_CLASSES];
     if (class->name != name)
-        *class = (Class){.name = name, .spread_ns = CLOCK_NS_PER_MS};
-    if (n_misses == 0)
-        learn_hit(class);
+        *class =
+            (Class){.name = name, .deviation_ns = CLOCK_NS_PER_MS, .least_age_ns = wait->age_ns};
+    int64_t off_ns = appeared(class, trip(rhythm), wait) - class->mean_ns;
+    int64_t most_ns = larger(larger(3 * class->deviation_ns, class->mean_ns / 8), LEAST_RISE_NS);
+    int64_t distance_ns = lesser(off_ns < 0 ? -off_ns : off_ns, most_ns);
+    int64_t step_ns = off_ns > 0 ? off_ns / 3 : off_ns / 2;
+    if (off_ns <= most_ns)
+        class->n_risen = 0;
+    else if (class->n_risen++ == 0)
+        step_ns = lesser(step_ns, most_ns / 2);
     else
-        learn_miss(class, waited_ns - first_ns);
+        step_ns = lesser(off_ns, most_ns << lesser(class->n_risen - 2, 16));
+    class->deviation_ns += (distance_ns - class->deviation_ns) / 8;
+    class->mean_ns = larger(class->mean_ns + step_ns, 0);
 }

@@ -26,7 +26,7 @@ typedef struct Thing { /* an object, or a part of an upload */
     int number; /* of the part */
     char *data;
     size_t bytes;
-    char tag[40];
+    char tag[40], stamp[40];
     struct Thing *next;
 } Thing;
 
@@ -63,7 +63,7 @@ typedef struct Call { /* a request and its answer */
     char *body;
     size_t bytes;
     int status;
-    char tag[40], range[80];
+    char tag[40], stamp[40], range[80];
     Buf answer;
 } Call;
 
@@ -148,7 +148,7 @@ static void refuse(Call *call, int status, const char *code) {
     char authorization[1024];
     char token[1024];
     call->status = status;
-    call->tag[0] = call->range[0] = '\0';
+    call->tag[0] = call->stamp[0] = call->range[0] = '\0';
     buf_clear(&call->answer);
     buf_printf(&call->answer,
                "<?xml version=\"1.0\"?><Error><Code>%s</Code><Message>said %s %s</Message>"
@@ -158,6 +158,12 @@ static void refuse(Call *call, int status, const char *code) {
 }
 
 /* ---- objects ---- */
+
+/* With the time beside it, and its tag as the answer. */
+static void keep(Call *call, Thing *thing) {
+    header(call, "x-amz-meta-funcpipe-at", thing->stamp, sizeof thing->stamp);
+    snprintf(call->tag, sizeof call->tag, "%s", thing->tag);
+}
 
 static void put_object(Call *call) {
     S3Fake *fake = call->fake;
@@ -169,8 +175,7 @@ static void put_object(Call *call) {
              *find(&fake->objects, call->name, 0))
         refuse(call, 412, "PreconditionFailed");
     else
-        snprintf(call->tag, sizeof call->tag, "%s",
-                 put_thing(&fake->objects, call->name, 0, call->body, call->bytes)->tag);
+        keep(call, put_thing(&fake->objects, call->name, 0, call->body, call->bytes));
 }
 
 static void get_object(Call *call) {
@@ -198,6 +203,7 @@ static void get_object(Call *call) {
                  last, thing->bytes);
     }
     snprintf(call->tag, sizeof call->tag, "%s", thing->tag);
+    snprintf(call->stamp, sizeof call->stamp, "%s", thing->stamp);
     buf_add(&call->answer, thing->data + first, (size_t)(last - first + 1));
 }
 
@@ -342,7 +348,7 @@ static void do_call(Call *call) {
     char value[600];
     bool upload = parameter(call, "uploadId", value, sizeof value) != NULL;
     call->status = 200;
-    call->tag[0] = call->range[0] = '\0';
+    call->tag[0] = call->stamp[0] = call->range[0] = '\0';
     buf_clear(&call->answer);
     if (strcmp(call->method, "PUT") == 0 && upload)
         put_part(call);
@@ -448,10 +454,11 @@ static bool answer(Call *call, const S3FakeRule *rule) {
     size_t bytes = call->answer.bytes;
     if (rule && rule->way == S3_FAKE_TRUNCATE)
         bytes /= 2;
-    int n = snprintf(head, sizeof head,
-                     "HTTP/1.1 %d X\r\nDate: %s\r\n%s%s%s%sContent-Length: %zu\r\n\r\n",
-                     call->status, date, call->tag[0] ? "ETag: " : "", call->tag,
-                     call->tag[0] ? "\r\n" : "", call->range, bytes);
+    int n = snprintf(
+        head, sizeof head, "HTTP/1.1 %d X\r\nDate: %s\r\n%s%s%s%s%s%s%sContent-Length: %zu\r\n\r\n",
+        call->status, date, call->tag[0] ? "ETag: " : "", call->tag, call->tag[0] ? "\r\n" : "",
+        call->range, call->stamp[0] ? "x-amz-meta-funcpipe-at: " : "", call->stamp,
+        call->stamp[0] ? "\r\n" : "", bytes);
     if (rule && rule->way == S3_FAKE_CUT_HEADERS)
         return give_bytes(call, head, (size_t)n / 2) && false;
     if (!give_bytes(call, head, (size_t)n))
