@@ -20,7 +20,7 @@ static int place_open(void *arg, Relay **out_relay) {
     return relay_open(((S3Place *)arg)->url, out_relay);
 }
 
-/* `odd`: behind the prefix; `form`: of the URL, with a host, the port and the rest. */
+/* `odd`: behind the prefix; by_name: the bucket as part of the host's name. */
 static int place_begin(const char *odd, bool by_name, void **out_place) {
     char prefix[64];
     char whole[192];
@@ -57,6 +57,18 @@ static int virtual_open(void **out_place) {
     return place_begin("", true, out_place);
 }
 
+static int tls_open(void **out_place) {
+    S3Place *place = NULL;
+    TRY(place_begin("", false, out_place));
+    place = *out_place;
+    char prefix[64];
+    s3_server_prefix(prefix, sizeof prefix);
+    snprintf(place->url, sizeof place->url,
+             "s3://" S3_SERVER_BUCKET "/%s?endpoint=https://localhost:%d&ca=%s&credentials_file=%s",
+             prefix, s3_server_tls_port(), s3_server_trust(), s3_server_credentials());
+    return 0;
+}
+
 #define S3_FACTORY(what)                                                                           \
     const RelayFactory relay_factory_s3_##what = {.name = "s3_" #what,                             \
                                                   .place_open = what##_open,                       \
@@ -68,3 +80,4 @@ static int virtual_open(void **out_place) {
 S3_FACTORY(plain);
 S3_FACTORY(odd);
 S3_FACTORY(virtual);
+S3_FACTORY(tls);

@@ -90,8 +90,9 @@ extern const RelayFactory relay_factory_delayed;    /* over mem, answers come la
 extern const RelayFactory relay_factory_redis_plain, relay_factory_redis_password,
     relay_factory_redis_tls, relay_factory_redis_small, relay_factory_redis_two;
 /* Over a real S3 store: nothing special; a prefix of odd characters; the bucket as part of the
- * host's name. */
-extern const RelayFactory relay_factory_s3_plain, relay_factory_s3_odd, relay_factory_s3_virtual;
+ * host's name; TLS. */
+extern const RelayFactory relay_factory_s3_plain, relay_factory_s3_odd, relay_factory_s3_virtual,
+    relay_factory_s3_tls;
 
 /* A fresh empty folder, on tmpfs where there is one: 0, or -1. */
 int relay_suite_folder(char *out_path, size_t path_bytes);

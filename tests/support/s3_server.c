@@ -13,18 +13,18 @@
 #include "core/clock.h"
 #include "core/err.h"
 #include "core/file.h"
-#include "core/text.h"
 #include "storage/s3_client.h"
 #include "tests/support/loopback.h"
+#include "tests/support/redis_server.h"
 #include "tests/support/relay_suite.h"
 
 enum { START_TRIES = 3, READY_MS = 60000 };
 
-#define VARIABLE "FUNCPIPE_TEST_S3" /* "PORT FOLDER" of the program's store */
+#define VARIABLE "FUNCPIPE_TEST_S3" /* "PORT TLS_PORT FOLDER" of the program's store */
 #define ACCESS_KEY "AKFUNCPIPETESTS"
 
 static pid_t script;
-static int store_port;
+static int store_port, store_tls_port;
 static char folder[64];
 
 static int free_port(void) {
@@ -36,15 +36,16 @@ static int free_port(void) {
 }
 
 static void run_script(int end, pid_t parent) {
-    char ports[2][16];
+    char ports[3][16];
     snprintf(ports[0], sizeof ports[0], "%d", free_port());
     snprintf(ports[1], sizeof ports[1], "%d", store_port);
+    snprintf(ports[2], sizeof ports[2], "%d", store_tls_port);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);
     dup2(end, 1);
     execl(FUNCPIPE_SOURCE_DIR "/tests/support/s3_server.sh", "s3_server.sh", folder, ports[0],
-          ports[1], ACCESS_KEY, S3_SERVER_SECRET, (char *)NULL);
+          ports[1], ports[2], ACCESS_KEY, S3_SERVER_SECRET, (char *)NULL);
     _exit(127);
 }
 
@@ -78,8 +79,10 @@ static int start_once(void) {
     int ends[2];
     pid_t parent = getpid();
     store_port = free_port();
+    store_tls_port = free_port();
     if (relay_suite_folder(folder, sizeof folder) < 0 || pipe(ends) < 0)
         return err_set(ERR_IO, "no folder for an S3 store");
+    TRY(redis_server_certificates(folder));
     script = fork();
     if (script == 0)
         run_script(ends[1], parent);
@@ -125,7 +128,7 @@ int s3_server_start(void) {
             end_script();
     }
     TRY(rc);
-    snprintf(text, sizeof text, "%d %s", store_port, folder);
+    snprintf(text, sizeof text, "%d %d %s", store_port, store_tls_port, folder);
     return setenv(VARIABLE, text, 1) == 0 ? 0 : err_set(ERR_MEMORY, "a variable");
 }
 
@@ -136,19 +139,23 @@ void s3_server_stop(void) {
 
 int s3_server_port(void) {
     const char *text = getenv(VARIABLE);
-    const char *space = text ? strchr(text, ' ') : NULL;
-    if (!space) {
+    if (!text) {
         TRY(s3_server_start());
         atexit(s3_server_stop);
-        return store_port;
+    } else if (sscanf(text, "%d %d %63s", &store_port, &store_tls_port, folder) != 3) {
+        return err_set(ERR_ARGUMENT, "the variable " VARIABLE " is '%s'", text);
     }
-    char number[16] = "";
-    int64_t port = 0;
-    snprintf(number, sizeof number, "%.*s", (int)(space - text), text);
-    TRY(text_parse_i64(number, 1, 65535, &port));
-    snprintf(folder, sizeof folder, "%s", space + 1);
-    store_port = (int)port;
     return store_port;
+}
+
+int s3_server_tls_port(void) {
+    return store_tls_port;
+}
+
+const char *s3_server_trust(void) {
+    static char path[96];
+    snprintf(path, sizeof path, "%s/ca.crt", folder);
+    return path;
 }
 
 const char *s3_server_credentials(void) {

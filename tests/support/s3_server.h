@@ -20,6 +20,8 @@ void s3_server_stop(void); /* nothing to stop is fine */
 /* Its port; it is started when neither this process nor one above has done so. Negative: an error.
  */
 int s3_server_port(void);
+int s3_server_tls_port(void);      /* the same store over TLS, once s3_server_port was fine */
+const char *s3_server_trust(void); /* the certificate to trust there */
 /* An absolute path of AWS's form with the right credentials. Valid for ever. */
 const char *s3_server_credentials(void);
 /* "s3://BUCKET/PREFIX?endpoint=...&credentials_file=...": `port` 0 for the store's own. */

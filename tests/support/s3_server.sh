@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # A Ceph object gateway on loopback for tests: one monitor, one OSD in memory, radosgw. Usage:
-# s3_server.sh FOLDER MON_PORT GATEWAY_PORT ACCESS_KEY SECRET. Everything lies in FOLDER, and the
-# daemons end with this script, which ends with who started it. Prints "ready" when it answers.
+# s3_server.sh FOLDER MON_PORT PORT TLS_PORT ACCESS_KEY SECRET, with server.crt and server.key in
+# FOLDER. Everything lies there, and the daemons end with this script, which ends with who started
+# it. Prints "ready" when it answers.
 set -euo pipefail
-folder=$1 mon_port=$2 port=$3 access=$4 secret=$5
+folder=$1 mon_port=$2 port=$3 tls_port=$4 access=$5 secret=$6
 cd "$folder"
 exec 2>log
 need() { command -v "$1" >/dev/null || { echo "there is no $1 here"; exit 127; }; }
@@ -40,7 +41,7 @@ osd pool default min size = 1
 osd pool default pg num = 8
 osd pool default pgp num = 8
 osd crush chooseleaf type = 0
-rgw frontends = beast endpoint=127.0.0.1:$port tcp_nodelay=1
+rgw frontends = beast endpoint=127.0.0.1:$port tcp_nodelay=1 ssl_endpoint=127.0.0.1:$tls_port ssl_certificate=$folder/server.crt ssl_private_key=$folder/server.key
 rgw data = $folder
 rgw run sync thread = false
 rgw enable quota threads = false
