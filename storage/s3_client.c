@@ -31,6 +31,21 @@ static int64_t back_off_ns(S3Client *client, int n_tries) {
     return (int64_t)((client->jitter >> 33) % (uint64_t)(ms * 1000)) * CLOCK_NS_PER_US;
 }
 
+/* Temporary credentials are over, and their place has others by now? */
+static bool renewed(S3Client *client, const char *code) {
+    S3Url url = *client->url;
+    S3Credentials fresh;
+    if (strcmp(code, "ExpiredToken") != 0 && strcmp(code, "InvalidToken") != 0)
+        return false;
+    bool others = s3_credentials_find(&url, &fresh) >= 0 &&
+                  (strcmp(fresh.key_id, client->credentials.key_id) != 0 ||
+                   strcmp(fresh.token, client->credentials.token) != 0);
+    if (others)
+        client->credentials = fresh;
+    explicit_bzero(&fresh, sizeof fresh);
+    return others;
+}
+
 /* A try has ended: 1 when its request has its answer, 0 when it is to be repeated. */
 static int end_try(S3Flight *flight, CURLcode result, const S3Limits *limits) {
     S3Client *client = flight->client;
@@ -40,6 +55,9 @@ static int end_try(S3Flight *flight, CURLcode result, const S3Limits *limits) {
         return 1;
     err_copy(&client->said);
     int64_t now_ns = clock_now_ns();
+    if (verdict == S3_FAILED && renewed(client, request->answer.code))
+        verdict = S3_SKEWED;
+    err_restore(&client->said);
     bool nobody = result == CURLE_COULDNT_CONNECT || result == CURLE_COULDNT_RESOLVE_HOST ||
                   result == CURLE_OPERATION_TIMEDOUT;
     if (verdict == S3_FAILED || now_ns >= limits->retry_until_ns || (limits->once && nobody))

@@ -6,8 +6,8 @@
  * exponential back-off and full jitter (Brooker, "Exponential Backoff And Jitter", 2015). All
  * requests of this client slow down together: a store that says SlowDown means everybody. A clock
  * that differs from the store's is noticed from the Date of any answer, and corrected for the whole
- * process. Everything asked for here may be repeated: objects are written once, or with the same
- * bytes. */
+ * process. Temporary credentials that are over are looked for again. Everything asked for here may
+ * be repeated: objects are written once, or with the same bytes. */
 #ifndef FUNCPIPE_STORAGE_S3_CLIENT_H
 #define FUNCPIPE_STORAGE_S3_CLIENT_H
 
