@@ -177,7 +177,7 @@ static int get_all(RelayS3 *s3, Get *get) {
             return too_long(get);
         if (get->have == (size_t)get->total)
             return 0;
-        S3Limits limits = limits_of(get);
+        S3Limits limits = {.retry_until_ns = get->deadline_ns, .answer_by_ns = CLOCK_NEVER};
         int rc = relay_s3_get_rest(s3, get->key, get->tag, get->out, get->have, (size_t)get->total,
                                    &limits);
         if (rc != 0)

@@ -69,15 +69,23 @@ static int tls_open(void **out_place) {
     return 0;
 }
 
-#define S3_FACTORY(what)                                                                           \
+/* Alone in its program: there is one store for all. */
+static int swift_open(void **out_place) {
+    s3_server_is_swift();
+    return place_begin("", false, out_place);
+}
+
+#define S3_FACTORY(what, may_overwrite)                                                            \
     const RelayFactory relay_factory_s3_##what = {.name = "s3_" #what,                             \
                                                   .place_open = what##_open,                       \
                                                   .place_close = place_close,                      \
                                                   .open = place_open,                              \
                                                   .across_processes = true,                        \
                                                   .over_network = true,                            \
+                                                  .overwrites = may_overwrite,                     \
                                                   .slowness = 5}
-S3_FACTORY(plain);
-S3_FACTORY(odd);
-S3_FACTORY(virtual);
-S3_FACTORY(tls);
+S3_FACTORY(plain, false);
+S3_FACTORY(odd, false);
+S3_FACTORY(virtual, false);
+S3_FACTORY(tls, false);
+S3_FACTORY(swift, true);

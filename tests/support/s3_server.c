@@ -22,10 +22,16 @@ enum { START_TRIES = 3, READY_MS = 60000 };
 
 #define VARIABLE "FUNCPIPE_TEST_S3" /* "PORT TLS_PORT FOLDER" of the program's store */
 #define ACCESS_KEY "AKFUNCPIPETESTS"
+#define SWIFT_USER "tests:funcpipe" /* an access key to its S3 interface */
 
 static pid_t script;
 static int store_port, store_tls_port;
+static bool is_swift;
 static char folder[64];
+
+void s3_server_is_swift(void) {
+    is_swift = true;
+}
 
 static int free_port(void) {
     int port = -1;
@@ -36,16 +42,20 @@ static int free_port(void) {
 }
 
 static void run_script(int end, pid_t parent) {
-    char ports[3][16];
-    snprintf(ports[0], sizeof ports[0], "%d", free_port());
-    snprintf(ports[1], sizeof ports[1], "%d", store_port);
-    snprintf(ports[2], sizeof ports[2], "%d", store_tls_port);
+    char ports[5][16];
+    for (int i = 0; i < 5; i++)
+        snprintf(ports[i], sizeof ports[i], "%d",
+                 i == 0   ? store_port
+                 : i == 1 ? store_tls_port
+                          : free_port());
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);
     dup2(end, 1);
-    execl(FUNCPIPE_SOURCE_DIR "/tests/support/s3_server.sh", "s3_server.sh", folder, ports[0],
-          ports[1], ports[2], ACCESS_KEY, S3_SERVER_SECRET, (char *)NULL);
+    execl(is_swift ? FUNCPIPE_SOURCE_DIR "/tests/support/swift_server.sh"
+                   : FUNCPIPE_SOURCE_DIR "/tests/support/s3_server.sh",
+          "store", folder, ports[0], ports[1], ports[2], ports[3], ports[4],
+          is_swift ? SWIFT_USER : ACCESS_KEY, S3_SERVER_SECRET, (char *)NULL);
     _exit(127);
 }
 
@@ -72,7 +82,7 @@ static int await_ready(int fd) {
     if (strcmp(line, "ready") == 0)
         return 0;
     return err_set(strncmp(line, "there is no", 11) == 0 ? ERR_UNSUPPORTED : ERR_IO,
-                   "no Ceph object gateway: %s", line[0] ? line : "its script ended");
+                   "no S3 store: %s", line[0] ? line : "its script ended");
 }
 
 static int start_once(void) {
@@ -93,9 +103,11 @@ static int start_once(void) {
 }
 
 static int write_credentials(void) {
-    static const char text[] = "[default]\naws_access_key_id = " ACCESS_KEY
-                               "\naws_secret_access_key = " S3_SERVER_SECRET "\n";
-    return file_write(s3_server_credentials(), text, sizeof text - 1);
+    char text[256];
+    int n = snprintf(text, sizeof text,
+                     "[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n",
+                     is_swift ? SWIFT_USER : ACCESS_KEY, S3_SERVER_SECRET);
+    return file_write(s3_server_credentials(), text, (size_t)n);
 }
 
 static int make_bucket(void) {

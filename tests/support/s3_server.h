@@ -12,6 +12,10 @@
 #define S3_SERVER_BUCKET "funcpipe-tests"
 #define S3_SERVER_SECRET "canary-5e3c-in-the-mine"
 
+/* Another kind than Ceph's gateway, before it is started: OpenStack Swift, which takes no
+ * conditional puts. */
+void s3_server_is_swift(void);
+
 /* Start the store of this program, make its bucket, and tell the processes that are started from
  * here by the environment. 0, or an error that says why. */
 int s3_server_start(void);

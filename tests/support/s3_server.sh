@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # A Ceph object gateway on loopback for tests: one monitor, one OSD in memory, radosgw. Usage:
-# s3_server.sh FOLDER MON_PORT PORT TLS_PORT ACCESS_KEY SECRET, with server.crt and server.key in
-# FOLDER. Everything lies there, and the daemons end with this script, which ends with who started
-# it. Prints "ready" when it answers.
+# s3_server.sh FOLDER PORT TLS_PORT MONITORS_PORT - - ACCESS_KEY SECRET, with server.crt and
+# server.key in FOLDER. Everything lies there, and the daemons end with this script, which ends with
+# who started it. Prints "ready" when it answers.
 set -euo pipefail
-folder=$1 mon_port=$2 port=$3 tls_port=$4 access=$5 secret=$6
+folder=$1 port=$2 tls_port=$3 mon_port=$4 access=$7 secret=$8
 cd "$folder"
 exec 2>log
 need() { command -v "$1" >/dev/null || { echo "there is no $1 here"; exit 127; }; }
