@@ -1,13 +1,14 @@
 /* The relay over an S3 store: AWS, or another that speaks the same, such as Ceph, MinIO or Swift.
  *
  * Write-once: where the store takes `If-None-Match: *` it refuses a second put itself, whoever is
- * faster. Whether it does is tried out with the first object put (it may say 501, and some take the
- * header and do nothing). Where it does not, a put looks first and writes then. That is safe by
+ * faster. Whether it does is tried out with the first objects put (it may say 501, and some take
+ * the header and do nothing). Where it does not, a put looks first and writes then. That is safe by
  * what a relay is used for: all that is ever written under a key is the same bytes, so two writers
  * that look at the same time overwrite each other with what is there already, and a reader never
- * sees anything else. Only who was first is then not certain: both may be told that they were. The
- * same holds for objects above S3_SINGLE_BYTES on stores that do not check it at the end of
- * an upload in parts (Ceph before 20).
+ * sees anything else. Only who was first is then not certain: both may be told that they were. A
+ * put whose answer was lost and that was repeated is told that the object was there. The same holds
+ * for objects above S3_SINGLE_BYTES on stores that do not check it at the end of an upload in parts
+ * (Ceph 16).
  *
  * Waiting: a store cannot push. Each handle learns when objects of a kind come (s3_rhythm.h) and
  * asks when one is due, and if it is not there again and again, less and less often. In a steady

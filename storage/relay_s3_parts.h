@@ -28,6 +28,7 @@ typedef struct RelayS3 {
     int wake_fd;
     atomic_bool interrupted;
     S3Create create;
+    int n_unchecked; /* tries that the store did not refuse and ought to have */
     /* The object that was waited for last, in vain: who asks for it again goes on waiting. */
     char asked_key[RELAY_KEY_BYTES];   /* "" none */
     int64_t asked_ns, asked_missed_ns; /* when first, when last */

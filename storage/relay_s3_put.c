@@ -6,7 +6,10 @@
 #include "core/err.h"
 #include "storage/relay_s3_parts.h"
 
-enum { TRY_OUT_BYTES = 1 << 20 }; /* the store's ways are tried out with an object up to this */
+enum {
+    TRY_OUT_BYTES = 1 << 20, /* the store's ways are tried out with an object up to this */
+    TRY_OUTS = 3             /* once, it may have been dropped in between */
+};
 
 /* By its first byte, not by HEAD, which would give no reason for a refusal. */
 int relay_s3_there(RelayS3 *s3, const char *key, const S3Limits *limits, int64_t *out_bytes) {
@@ -68,7 +71,7 @@ static int put_one(RelayS3 *s3, const char *key, const Slice *parts, int n_parts
     ErrNote note;
     err_copy(&note);
     rc = write_once(s3, &request, limits);
-    if (rc == 0)
+    if (rc == 0 && ++s3->n_unchecked == TRY_OUTS)
         s3->create = S3_CREATE_IGNORED;
     err_restore(&note);
     return 0;

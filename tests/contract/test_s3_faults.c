@@ -527,7 +527,13 @@ FAULT_TEST(s3_create, checked) {
 
 /* Then a look before each, and a put only of what is not there. */
 FAULT_TEST(s3_create, ignored) {
-    first_stays(S3_FAKE_CREATE_IGNORED, 3);
+    char key[32];
+    first_stays(S3_FAKE_CREATE_IGNORED, 4); /* it is tried out three times */
+    for (int i = 0; i < 3; i++) {
+        snprintf(key, sizeof key, "c/more/%d", i);
+        cr_expect_eq(put_text(relay, key, "x", 5000), 0, "%s", err_text());
+    }
+    cr_expect_eq(s3_fake_count(fake, "PUT c/more"), 4, "%d", s3_fake_count(fake, "PUT c/more"));
 }
 
 FAULT_TEST(s3_create, not_implemented) {
