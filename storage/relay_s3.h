@@ -5,10 +5,10 @@
  * the header and do nothing). Where it does not, a put looks first and writes then. That is safe by
  * what a relay is used for: all that is ever written under a key is the same bytes, so two writers
  * that look at the same time overwrite each other with what is there already, and a reader never
- * sees anything else. Only who was first is then not certain: both may be told that they were. A
- * put whose answer was lost and that was repeated is told that the object was there. The same holds
- * for objects above S3_SINGLE_BYTES on stores that do not check it at the end of an upload in parts
- * (Ceph 16).
+ * sees anything else. Only who was first is then not certain: both may be told that they were. The
+ * same holds for objects above S3_SINGLE_BYTES on stores that do not check it at the end of an
+ * upload in parts (Ceph 16). A put whose answer was lost is repeated, and told that the object was
+ * there.
  *
  * Waiting: a store cannot push. Each handle learns when objects of a kind come (s3_rhythm.h) and
  * asks when one is due, and if it is not there again and again, less and less often. In a steady
