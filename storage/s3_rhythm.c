@@ -90,9 +90,10 @@ int64_t s3_rhythm_due_ns(const S3Rhythm *rhythm, const char *key) {
 }
 
 int64_t s3_rhythm_pause_ns(const S3Rhythm *rhythm, const char *key, int64_t waited_ns) {
+    bool known = find(rhythm, key) != NULL;
     int64_t overdue_ns = waited_ns - s3_rhythm_due_ns(rhythm, key);
-    int64_t least_ns = larger(LEAST_PAUSE_NS, trip(rhythm) / 4);
-    return lesser(larger(least_ns, overdue_ns / 8), MOST_PAUSE_NS);
+    int64_t least_ns = larger(known ? LEAST_PAUSE_NS : 2 * LEAST_PAUSE_NS, trip(rhythm) / 4);
+    return lesser(larger(least_ns, overdue_ns / (known ? 5 : 4)), MOST_PAUSE_NS);
 }
 
 /* When it appeared, as far as it can be known. The least age is doubted a little whenever an object
