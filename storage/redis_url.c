@@ -6,42 +6,9 @@
 #include "core/buf.h"
 #include "core/err.h"
 #include "core/text.h"
+#include "storage/url.h"
 
 enum { MAX_DB = 65535, MAX_VALUE = 1024 };
-
-static int hex_digit(char c) {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
-/* Percent-decode [from, end). */
-static int decode(const char *what, const char *from, const char *end, char *out,
-                  size_t out_bytes) {
-    size_t n = 0;
-    while (from < end) {
-        char c = *from++;
-        if (c == '%') {
-            int high = end - from >= 2 ? hex_digit(from[0]) : -1;
-            int low = end - from >= 2 ? hex_digit(from[1]) : -1;
-            if (high < 0 || low < 0)
-                return err_set(ERR_ARGUMENT,
-                               "the relay's URL: %s has a '%%' that no two hex digits follow",
-                               what);
-            c = (char)(high * 16 + low);
-            from += 2;
-        }
-        if ((unsigned char)c < ' ' || c == 127)
-            return err_set(ERR_ARGUMENT, "the relay's URL: %s has a control character", what);
-        if (n + 1 >= out_bytes)
-            return err_set(ERR_ARGUMENT, "the relay's URL: %s is longer than %zu bytes", what,
-                           out_bytes - 1);
-        out[n++] = c;
-    }
-    out[n] = '\0';
-    return 0;
-}
 
 /* What is unknown is quoted, unless it may be the rest of a password with a '/' or '?' in it. */
 static int unknown(const char *rest, const char *what, const char *quote, const char *expected) {
@@ -55,9 +22,9 @@ static int unknown(const char *rest, const char *what, const char *quote, const 
 
 static int parse_user(const char *from, const char *end, RedisUrl *url) {
     const char *colon = memchr(from, ':', (size_t)(end - from));
-    TRY(decode("the user's name", from, colon ? colon : end, url->user, sizeof url->user));
+    TRY(url_decode("the user's name", from, colon ? colon : end, url->user, sizeof url->user));
     if (colon)
-        TRY(decode("the password", colon + 1, end, url->password, sizeof url->password));
+        TRY(url_decode("the password", colon + 1, end, url->password, sizeof url->password));
     url->password_inside = url->password[0] != '\0';
     return 0;
 }
@@ -81,7 +48,7 @@ static int parse_server(const char *from, const char *end, RedisServer *server) 
             port_text = colon;
         }
     }
-    TRY(decode("a host", host, host_end, server->host, sizeof server->host));
+    TRY(url_decode("a host", host, host_end, server->host, sizeof server->host));
     if (!server->host[0])
         return err_set(ERR_ARGUMENT, "the relay's URL: a host is missing");
     snprintf(server->port, sizeof server->port, "6379");
@@ -205,8 +172,8 @@ static int parse_parameters(const char *from, RedisUrl *url) {
         const char *equals = memchr(from, '=', (size_t)(end - from));
         if (!equals)
             return err_set(ERR_ARGUMENT, "the relay's URL: a parameter without '='");
-        TRY(decode("a parameter's name", from, equals, name, sizeof name));
-        TRY(decode(name, equals + 1, end, value, sizeof value));
+        TRY(url_decode("a parameter's name", from, equals, name, sizeof name));
+        TRY(url_decode(name, equals + 1, end, value, sizeof value));
         TRY(set_parameter(from, name, value, url));
         from = *end ? end + 1 : end;
     }

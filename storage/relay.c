@@ -5,6 +5,7 @@
 #include "core/clock.h"
 #include "core/err.h"
 #include "storage/relay_redis.h"
+#include "storage/relay_s3.h"
 #include "storage/sum.h"
 
 static bool key_char(char c) {
@@ -68,7 +69,8 @@ typedef struct RelayScheme {
 
 static const RelayScheme schemes[] = {{"file://", open_file, NULL},
                                       {"redis://", open_redis, check_redis},
-                                      {"rediss://", open_rediss, check_rediss}};
+                                      {"rediss://", open_rediss, check_rediss},
+                                      {"s3://", relay_s3_open, relay_s3_check}};
 enum { N_SCHEMES = sizeof schemes / sizeof schemes[0] };
 
 /* Says which schemes there are, and never more of the URL than its scheme: a password may follow.

@@ -27,8 +27,8 @@ only() { # HEADER ALLOWED-FILES-REGEX
     [ -z "$hits" ] || complain "<$1...> stands outside its place:"$'\n'"$hits"
 }
 only 'hiredis' '^storage/redis_talk\.c$'
-only 'openssl' '^storage/redis_link\.c$'
-only 'curl/' '^storage/relay_s3|^coordinator/http'
+only 'openssl' '^storage/(redis_link|s3_sign)\.c$'
+only 'curl/' '^storage/s3_flight\.h$|^coordinator/http'
 only 'sqlite3' '^coordinator/jobs\.c$'
 only 'cuda' '\.cu$'
 only 'dnnl' '^gpu/cpu'

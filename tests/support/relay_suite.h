@@ -16,6 +16,7 @@ typedef struct RelayFactory {
     bool across_processes; /* a forked child can open handles of the same place */
     bool adds;             /* RELAY_SUM_SCENARIOS hold, too */
     bool over_network;     /* what a process sent may arrive after its death */
+    bool overwrites;       /* writers that race with different bytes may all be the first */
     int slowness;          /* multiplies patience and divides repetitions; 0: 1 */
 } RelayFactory;
 
@@ -107,6 +108,10 @@ extern const RelayFactory relay_factory_redis_plain, relay_factory_redis_passwor
     relay_factory_redis_tls, relay_factory_redis_small, relay_factory_redis_two;
 /* With our module: one server, and two. */
 extern const RelayFactory relay_factory_redis_sum, relay_factory_redis_sum_two;
+/* Over a real S3 store: nothing special; a prefix of odd characters; the bucket as part of the
+ * host's name; TLS; a store without conditional puts, in a program of its own. */
+extern const RelayFactory relay_factory_s3_plain, relay_factory_s3_odd, relay_factory_s3_virtual,
+    relay_factory_s3_tls, relay_factory_s3_swift;
 
 /* A fresh empty folder, on tmpfs where there is one: 0, or -1. */
 int relay_suite_folder(char *out_path, size_t path_bytes);

@@ -310,6 +310,11 @@ bool relay_suite_writers_race(RelayRig *rig) {
     unsigned char log[N][MAX_ROUNDS];
     pthread_barrier_t barrier;
     int n_rounds = relay_rig_repeat(rig, MAX_ROUNDS);
+    if (rig->factory->overwrites) {
+        rig->skipped = true;
+        relay_rig_fail(rig, "%s keeps the last of different bytes", rig->factory->name);
+        return true;
+    }
     pthread_barrier_init(&barrier, NULL, N);
     for (int i = 0; i < N; i++) {
         racers[i] = (Racer){

@@ -1,0 +1,152 @@
+/* The scenarios of tests/support/relay_suite.h over relays of a real S3 store: all of them once,
+ * and those in which names and signatures count for other prefixes and addresses. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/err.h"
+#include "storage/s3_client.h"
+#include "tests/support/relay_tests.h"
+#include "tests/support/s3_server.h"
+
+#define PLAIN_TEST(name) RELAY_TEST(s3_plain, name)
+#define ODD_TEST(name) RELAY_TEST(s3_odd, name)
+#define VIRTUAL_TEST(name) RELAY_TEST(s3_virtual, name)
+#define TLS_TEST(name) RELAY_TEST(s3_tls, name)
+
+/* Every kind of request: put, get in ranges, multipart, list, delete, notes, waits. */
+#define NAMED_SCENARIOS(X)                                                                         \
+    X(first_content_stays)                                                                         \
+    X(all_sizes)                                                                                   \
+    X(into_a_buf)                                                                                  \
+    X(long_keys)                                                                                   \
+    X(one_name_three_uses)                                                                         \
+    X(drop_keeps_neighbours)                                                                       \
+    X(count_objects)                                                                               \
+    X(notes_last_wins)                                                                             \
+    X(get_waits)
+
+S3_SERVER_STARTS
+S3_SERVER_STOPS
+
+RELAY_SCENARIOS(PLAIN_TEST)
+NAMED_SCENARIOS(ODD_TEST)
+NAMED_SCENARIOS(VIRTUAL_TEST)
+NAMED_SCENARIOS(TLS_TEST)
+
+/* ---- what only a real store shows ---- */
+
+static Relay *relay;
+static S3Client *client;
+static S3Url s3_url;
+static RelayCounters counters;
+static atomic_bool interrupted;
+static char prefix[64], url[512];
+
+static void enter(void) {
+    cr_assert_gt(s3_server_port(), 0, "%s", err_text());
+    s3_server_prefix(prefix, sizeof prefix);
+    s3_server_url(prefix, 0, url, sizeof url);
+    cr_assert_eq(relay_open(url, &relay), 0, "%s", err_text());
+    cr_assert_eq(s3_url_parse(url + strlen("s3://"), &s3_url), 0, "%s", err_text());
+    cr_assert_eq(s3_client_open(&s3_url, -1, &interrupted, &counters, &client), 0, "%s",
+                 err_text());
+}
+
+static void leave(void) {
+    relay_close(relay);
+    s3_client_close(client);
+}
+
+static void run(S3Request *requests, size_t n) {
+    S3Limits limits = {clock_deadline_ms(60000), clock_deadline_ms(60000), false};
+    cr_assert_eq(s3_client_run(client, requests, n, &limits), 0, "%s", err_text());
+}
+
+/* More names than one listing or one deletion takes, put many at a time. */
+Test(s3_store, thousands_of_names, .init = enter, .fini = leave) {
+    enum { N = 1203 };
+    S3Request *requests = calloc(N, sizeof *requests);
+    char(*names)[128] = calloc(N, sizeof *names);
+    int64_t n = 0;
+    for (int i = 0; i < N; i++) {
+        snprintf(names[i], sizeof names[i], "%s/m/t%d/o.%d/.o", prefix, i % 2, i);
+        requests[i] = (S3Request){.method = "PUT", .name = names[i]};
+    }
+    run(requests, N);
+    cr_expect_eq(relay_count(relay, "m", &n), 0, "%s", err_text());
+    cr_expect_eq(n, N, "%lld", (long long)n);
+    cr_expect_eq(relay_drop_one(relay, "m", &n), 0, "%s", err_text());
+    cr_expect_eq(n, N, "%lld", (long long)n);
+    cr_expect_eq(relay_count(relay, "", &n), 0, "%s", err_text());
+    cr_expect_eq(n, 0, "%lld", (long long)n);
+    free(requests);
+    free(names);
+}
+
+/* The uploads under the prefix. */
+static int uploads(void) {
+    char query[128];
+    Buf text;
+    int n = 0;
+    buf_init(&text, 1 << 20);
+    snprintf(query, sizeof query, "prefix=%s&uploads=", prefix);
+    S3Request request = {.method = "GET", .query = query, .text = &text};
+    run(&request, 1);
+    for (const char *at = buf_string(&text); (at = strstr(at, "<UploadId>")); at++)
+        n++;
+    buf_done(&text);
+    return n;
+}
+
+Test(s3_store, uploads_are_tidied, .init = enter, .fini = leave) {
+    static const char *const keys[] = {"job/t1/k", "job/t2/k", "job2/k"};
+    for (int i = 0; i < 3; i++) {
+        char name[128];
+        Buf text;
+        buf_init(&text, 1 << 20);
+        snprintf(name, sizeof name, "%s/%s/.o", prefix, keys[i]);
+        S3Request request = {.method = "POST", .name = name, .query = "uploads", .text = &text};
+        run(&request, 1);
+        buf_done(&text);
+    }
+    cr_expect_eq(uploads(), 3, "%d", uploads());
+    relay_tidy(relay, "job");
+    cr_expect_eq(uploads(), 1, "%d", uploads());
+    relay_tidy(relay, "job2");
+    cr_expect_eq(uploads(), 0, "%d", uploads());
+}
+
+static void refused(const char *place, int code, const char *words) {
+    Relay *other = NULL;
+    int rc = relay_open(place, &other);
+    cr_expect_eq(rc, code, "%s: %s", err_name(rc), err_text());
+    cr_expect(strstr(err_text(), words), "'%s' and not '%s'", err_text(), words);
+    cr_expect_not(strstr(err_text(), "canary"), "%s", err_text());
+}
+
+Test(s3_store, refusals, .init = enter, .fini = leave) {
+    char place[256];
+    setenv("AWS_ACCESS_KEY_ID", "AKFUNCPIPETESTS", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", "canary-which-is-wrong", 1);
+    snprintf(place, sizeof place, "s3://" S3_SERVER_BUCKET "?endpoint=http://127.0.0.1:%d",
+             s3_server_port());
+    refused(place, ERR_AUTH, "SignatureDoesNotMatch");
+    setenv("AWS_ACCESS_KEY_ID", "NOBODY", 1);
+    refused(place, ERR_AUTH, "InvalidAccessKeyId");
+    setenv("AWS_ACCESS_KEY_ID", "AKFUNCPIPETESTS", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", S3_SERVER_SECRET, 1);
+    snprintf(place, sizeof place, "s3://no-such-bucket?endpoint=http://127.0.0.1:%d",
+             s3_server_port());
+    refused(place, ERR_NOT_FOUND, "has no bucket 'no-such-bucket'");
+    snprintf(place, sizeof place, "s3://" S3_SERVER_BUCKET "?endpoint=https://localhost:%d",
+             s3_server_tls_port());
+    refused(place, ERR_UNREACHABLE, "TLS: SSL certificate problem");
+    snprintf(place, sizeof place, "s3://" S3_SERVER_BUCKET "?endpoint=https://localhost:%d&ca=/x",
+             s3_server_tls_port());
+    refused(place, ERR_ARGUMENT, "'/x' for the S3 store localhost:");
+    snprintf(place, sizeof place, "s3://" S3_SERVER_BUCKET "?endpoint=https://127.0.0.2:%d&ca=%s",
+             s3_server_tls_port(), s3_server_trust());
+    refused(place, ERR_UNREACHABLE, "127.0.0.2:");
+}

@@ -1,0 +1,121 @@
+/* Whole jobs over a real S3 store: the weights are those of the file relay, bit by bit, whoever
+ * dies; nothing is left in the bucket; and no secret is written anywhere. */
+#include <criterion/criterion.h>
+#include <ftw.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/buf.h"
+#include "core/clock.h"
+#include "core/err.h"
+#include "storage/relay.h"
+#include "tests/support/e2e.h"
+#include "tests/support/s3_server.h"
+
+S3_SERVER_STARTS
+S3_SERVER_STOPS
+
+static char url[E2E_PATH_BYTES];
+
+static void enter(void) {
+    char prefix[64];
+    e2e_enter();
+    cr_assert_gt(s3_server_port(), 0, "%s", err_text());
+    s3_server_prefix(prefix, sizeof prefix);
+    s3_server_url(prefix, 0, url, sizeof url);
+}
+
+static const char *relay_set(void) {
+    static char text[E2E_PATH_BYTES + 8];
+    snprintf(text, sizeof text, "relay=%s", url);
+    return text;
+}
+
+static void nothing_is_left(void) {
+    Relay *relay = NULL;
+    int64_t n = -1;
+    cr_assert_eq(relay_open(url, &relay), 0, "%s", err_text());
+    cr_expect_eq(relay_count(relay, "", &n), 0, "%s", err_text());
+    cr_expect_eq(n, 0, "%lld objects are left", (long long)n);
+    relay_close(relay);
+}
+
+static void check_job(const char *name, const char *text, int64_t n_steps) {
+    char steps[32];
+    const char *job = e2e_job(name, text);
+    snprintf(steps, sizeof steps, "steps=%lld", (long long)n_steps);
+    e2e_train_fully(job, "files", E2E_ARGS("--set", steps));
+    e2e_train_fully(job, "s3", E2E_ARGS("--set", steps, "--set", relay_set()));
+    e2e_check_equal("files", "s3", n_steps);
+    e2e_check_same_rows("files", "s3", 0, n_steps);
+    nothing_is_left();
+}
+
+Test(s3_jobs, mlp, .init = enter, .fini = e2e_leave) {
+    check_job("mlp", e2e_mlp, 60);
+}
+
+Test(s3_jobs, gpt, .init = enter, .fini = e2e_leave) {
+    check_job("gpt", e2e_gpt, 40);
+}
+
+Test(s3_jobs, workers_die, .init = enter, .fini = e2e_leave) {
+    static const int workers[][2] = {{0, 0}, {1, 1}, {2, 0}};
+    const char *job = e2e_job("mlp", e2e_mlp);
+    e2e_train_fully(job, "files", E2E_ARGS("--set", "steps=80"));
+    E2e run = e2e_train(
+        job, "s3",
+        E2E_ARGS("--set", "steps=80", "--set", relay_set(), "--set", "limits.restarts=20"));
+    for (int i = 0; i < 3; i++) {
+        cr_assert(e2e_await_rows(&run, "s3", 15 + i * 20), "%s", e2e_read(run.err));
+        kill(e2e_worker("s3", workers[i][0], workers[i][1]), SIGKILL);
+    }
+    cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
+    cr_assert_geq(e2e_count("s3", "worker_died"), 2);
+    e2e_check_clean(&run);
+    e2e_check_equal("files", "s3", 80);
+    e2e_check_same_rows("files", "s3", 0, 80);
+    nothing_is_left();
+}
+
+/* ---- no secret is written anywhere ---- */
+
+static int look_for_secret(const char *path, const struct stat *about, int type,
+                           struct FTW *where) {
+    Buf text;
+    (void)about;
+    (void)where;
+    if (type != FTW_F)
+        return 0;
+    buf_init(&text, 0);
+    cr_assert_eq(buf_read_file(&text, path, (size_t)1 << 30), 0, "%s", err_text());
+    bool found =
+        text.data && memmem(text.data, text.bytes, S3_SERVER_SECRET, strlen(S3_SERVER_SECRET));
+    buf_done(&text);
+    cr_assert(!found, "the secret stands in '%s'", path);
+    return 0;
+}
+
+Test(s3_jobs, the_secret_is_written_nowhere, .init = enter, .fini = e2e_leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    E2e run;
+    e2e_train_fully(job, "good", E2E_ARGS("--set", "steps=20", "--set", relay_set(), "--trace"));
+    run = e2e_train(job, "inside", E2E_ARGS("--set", "relay=s3://AK:" S3_SERVER_SECRET "@bucket"));
+    cr_assert_eq(e2e_wait(&run), 2, "%s", e2e_read(run.err));
+    cr_assert(strstr(e2e_read(run.err), "nothing may stand in front of the bucket"), "%s",
+              e2e_read(run.err));
+    char wrong[E2E_PATH_BYTES];
+    setenv("AWS_ACCESS_KEY_ID", "AKWRONG", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", S3_SERVER_SECRET, 1);
+    snprintf(wrong, sizeof wrong, "relay=s3://" S3_SERVER_BUCKET "?endpoint=http://127.0.0.1:%d",
+             s3_server_port());
+    run = e2e_train(job, "wrong", E2E_ARGS("--set", wrong, "--set", "steps=20"));
+    cr_assert_eq(e2e_wait(&run), 3, "%s", e2e_read(run.err));
+    cr_assert(strstr(e2e_read(run.err), "InvalidAccessKeyId"), "%s", e2e_read(run.err));
+    run = e2e_train(job, "killed", E2E_ARGS("--set", relay_set(), "--set", "limits.restarts=0"));
+    cr_assert(e2e_await_rows(&run, "killed", 10));
+    kill(e2e_worker("killed", 1, 0), SIGKILL);
+    cr_assert_eq(e2e_wait(&run), 1);
+    cr_assert_eq(nftw(".", look_for_secret, 16, FTW_PHYS), 0);
+}

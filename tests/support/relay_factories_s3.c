@@ -1,0 +1,91 @@
+/* Relays over a real S3 store. A place is a prefix of its bucket and the URL that says so. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/err.h"
+#include "tests/support/relay_suite.h"
+#include "tests/support/s3_server.h"
+
+typedef struct S3Place {
+    char url[512];
+} S3Place;
+
+/* The store is the program's: what lies under the prefix goes with it. */
+static void place_close(void *place) {
+    free(place);
+}
+
+static int place_open(void *arg, Relay **out_relay) {
+    return relay_open(((S3Place *)arg)->url, out_relay);
+}
+
+/* `odd`: behind the prefix; by_name: the bucket as part of the host's name. */
+static int place_begin(const char *odd, bool by_name, void **out_place) {
+    char prefix[64];
+    char whole[192];
+    TRY(s3_server_port());
+    S3Place *place = calloc(1, sizeof *place);
+    if (!place)
+        return err_set(ERR_MEMORY, "a place");
+    s3_server_prefix(prefix, sizeof prefix);
+    snprintf(whole, sizeof whole, "%s%s", prefix, odd);
+    if (by_name)
+        snprintf(place->url, sizeof place->url,
+                 "s3://" S3_SERVER_BUCKET
+                 "/%s?endpoint=http://localhost:%d&style=virtual&region=default"
+                 "&credentials_file=%s",
+                 whole, s3_server_port(), s3_server_credentials());
+    else
+        s3_server_url(whole, 0, place->url, sizeof place->url);
+    *out_place = place;
+    return 0;
+}
+
+static int plain_open(void **out_place) {
+    return place_begin("", false, out_place);
+}
+
+/* What signatures stumble over. */
+static int odd_open(void **out_place) {
+    return place_begin("/a%20b%2B~@()=%2541%23%3F%C3%A9&%3C'%22!*$,;:"
+                       "/x",
+                       false, out_place);
+}
+
+static int virtual_open(void **out_place) {
+    return place_begin("", true, out_place);
+}
+
+static int tls_open(void **out_place) {
+    S3Place *place = NULL;
+    TRY(place_begin("", false, out_place));
+    place = *out_place;
+    char prefix[64];
+    s3_server_prefix(prefix, sizeof prefix);
+    snprintf(place->url, sizeof place->url,
+             "s3://" S3_SERVER_BUCKET "/%s?endpoint=https://localhost:%d&ca=%s&credentials_file=%s",
+             prefix, s3_server_tls_port(), s3_server_trust(), s3_server_credentials());
+    return 0;
+}
+
+/* Alone in its program: there is one store for all. */
+static int swift_open(void **out_place) {
+    s3_server_is_swift();
+    return place_begin("", false, out_place);
+}
+
+#define S3_FACTORY(what, may_overwrite)                                                            \
+    const RelayFactory relay_factory_s3_##what = {.name = "s3_" #what,                             \
+                                                  .place_open = what##_open,                       \
+                                                  .place_close = place_close,                      \
+                                                  .open = place_open,                              \
+                                                  .across_processes = true,                        \
+                                                  .over_network = true,                            \
+                                                  .overwrites = may_overwrite,                     \
+                                                  .slowness = 5}
+S3_FACTORY(plain, false);
+S3_FACTORY(odd, false);
+S3_FACTORY(virtual, false);
+S3_FACTORY(tls, false);
+S3_FACTORY(swift, true);
