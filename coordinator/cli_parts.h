@@ -9,11 +9,11 @@ enum { CLI_MAX_SETS = 64, CLI_MAX_WORDS = 8 };
 typedef struct CliArgs {
     const char *words[CLI_MAX_WORDS]; /* what is no flag */
     int n_words;
-    const char *out, *resume, *job; /* NULL: not given */
+    const char *out, *resume, *job, *older; /* NULL: not given */
     ConfigSet sets[CLI_MAX_SETS];
     int n_sets;
     char *set_texts[CLI_MAX_SETS]; /* owned: PATH and TEXT stand in them */
-    bool overwrite, trace, json, brief, help;
+    bool overwrite, trace, json, brief, dry_run, help;
 } CliArgs;
 
 /* Each command: run, return the exit code. The error note says what went wrong when *out_error. */
@@ -22,6 +22,8 @@ int cli_eval(const CliArgs *args, int *out_error);
 int cli_plan(const CliArgs *args, int *out_error);
 int cli_model(const CliArgs *args, int *out_error);
 int cli_diff(const CliArgs *args, int *out_error);
+int cli_gc(const CliArgs *args, int *out_error);
+int cli_doctor(const CliArgs *args, int *out_error);
 
 /* The worker binary: FUNCPIPE_WORKER, or funcpipe-worker beside this program. ERR_NOT_FOUND. */
 int cli_find_worker(char *out_path, size_t out_bytes);

@@ -342,11 +342,12 @@ Test(cli_output, diff, .init = e2e_enter, .fini = e2e_leave) {
 }
 
 Test(cli_output, version_and_help, .init = e2e_enter, .fini = e2e_leave) {
-    static const char *const commands[] = {"train", "eval", "plan", "model", "diff", "version"};
+    static const char *const commands[] = {"train", "eval", "plan",   "model",
+                                           "diff",  "gc",   "doctor", "version"};
     E2e run;
     cr_assert_eq(strncmp(run_text(E2E_ARGS("version"), 0), "funcpipe ", 9), 0);
     cr_assert_str_neq(e2e_text(run_json(E2E_ARGS("version", "--json"), 0), "version"), "");
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 8; i++) {
         const char *text = run_text(E2E_ARGS(commands[i], "--help"), 0);
         cr_assert_eq(strncmp(text, "usage: funcpipe ", 16), 0, "%s", text);
         cr_assert(strstr(run_text(E2E_ARGS("--help"), 0), commands[i]));

@@ -82,8 +82,9 @@ Test(cli, usage) {
 }
 
 Test(cli, help_of_each_command_has_examples) {
-    static const char *const commands[] = {"train", "eval", "plan", "model", "diff", "version"};
-    for (int i = 0; i < 6; i++) {
+    static const char *const commands[] = {"train", "eval", "plan",   "model",
+                                           "diff",  "gc",   "doctor", "version"};
+    for (int i = 0; i < 8; i++) {
         cr_expect_eq(run(commands[i], "--help", NULL), 0);
         SAYS(printed, "usage: funcpipe");
         SAYS(printed, "examples:");
