@@ -51,6 +51,7 @@ static int print_finished(const char *out, const ConductResult *result) {
     }
     cJSON_AddNumberToObject(object, "skipped", (double)result->n_skipped);
     cJSON_AddNumberToObject(object, "restarts", (double)result->n_restarts);
+    cJSON_AddItemToObject(object, "traffic", traffic_to_json(&result->traffic));
     cJSON_AddStringToObject(object, "out", out);
     if (result->failure.code < 0) {
         cJSON_AddStringToObject(object, "code", err_name(result->failure.code));
@@ -60,6 +61,7 @@ static int print_finished(const char *out, const ConductResult *result) {
 }
 
 static void print_train(const char *out, const ConductResult *result) {
+    char bytes[2][32];
     printf("%s after %lld %s", job_state_name(result->state), (long long)result->step,
            text_plural(result->step, "step", "steps"));
     if (isfinite(result->loss))
@@ -76,6 +78,10 @@ static void print_train(const char *out, const ConductResult *result) {
         printf("%lld of %lld %s skipped: loss or gradients were not finite\n",
                (long long)result->n_skipped, (long long)result->step,
                text_plural(result->step, "update was", "updates were"));
+    printf("through the relay: %s out, %s in, %lld objects\n",
+           text_format_bytes(result->traffic.put_bytes, bytes[0], sizeof bytes[0]),
+           text_format_bytes(result->traffic.get_bytes, bytes[1], sizeof bytes[1]),
+           (long long)(result->traffic.puts - result->traffic.duplicates));
     printf("outputs in %s\n", out);
     if (result->saved_step >= 0)
         printf("checkpoint %s/checkpoints/%lld\n", out, (long long)result->saved_step);

@@ -381,6 +381,8 @@ static void end_outputs(Conductor *conductor) {
     char newest[ORDER_PATH_BYTES];
     conductor->result->resumable =
         training && checkpoint_latest(outputs_checkpoints(conductor->outputs), newest, NULL) >= 0;
+    if (training)
+        conductor_tell_traffic(conductor, job->next_step);
     if (conductor->outputs)
         outputs_event(
             conductor->outputs, "finished", job->failure.text[0] ? job->failure.text : NULL,
@@ -417,6 +419,7 @@ static void fill_result(Conductor *conductor) {
     result->exit_code = job->exit_code;
     result->failure = job->failure;
     result->ran = conductor->planned;
+    result->traffic = conductor_traffic(conductor, -1);
     for (int32_t i = 0; i < job->n_workers; i++)
         result->n_restarts += job->workers[i].restarts;
 }

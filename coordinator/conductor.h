@@ -12,6 +12,7 @@
 
 #include "coordinator/config.h"
 #include "coordinator/job.h"
+#include "core/traffic.h"
 
 typedef struct ConductOptions {
     const char *out_folder; /* NULL: a scratch folder, removed at the end */
@@ -39,6 +40,7 @@ typedef struct ConductResult {
     bool has_eval;
     double eval_loss, eval_accuracy; /* of the last evaluation */
     int64_t n_restarts;
+    Traffic traffic; /* of all workers in this run, those that died as of their last heartbeats */
 } ConductResult;
 
 /* Run the job (config.order.eval_only: one evaluation of the checkpoint `resume`). The plan is

@@ -56,6 +56,9 @@ typedef struct Store {
 
 typedef struct Beats { /* of one worker, by the order of JobWorker */
     int64_t attempt, busy_us, wait_us;
+    int64_t traffic_attempt;
+    bool traffic_final;   /* that attempt has ended and said so itself */
+    Traffic now, earlier; /* of traffic_attempt; of all before it */
 } Beats;
 
 typedef struct Conductor {
@@ -126,5 +129,9 @@ void conductor_finish_relay(Conductor *conductor);
 void conductor_take_reports(Conductor *conductor);
 void conductor_worker_ended(void *ctx, WorkerId worker, const WorkerResult *result);
 void conductor_show(Conductor *conductor);
+/* What the workers of a stage (-1: all) have moved, as far as they have told. */
+Traffic conductor_traffic(const Conductor *conductor, int32_t stage);
+/* An event for each stage about it. */
+int conductor_tell_traffic(Conductor *conductor, int64_t step);
 
 #endif

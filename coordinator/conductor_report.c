@@ -12,6 +12,46 @@ static Beats *beats_of(const Conductor *conductor, int32_t stage, int32_t replic
     return worker ? &conductor->beats[worker - conductor->job.workers] : NULL;
 }
 
+/* What a worker of `attempt` says it has moved; what an earlier attempt still says is late. */
+static void count_traffic(Beats *beats, int64_t attempt, const Traffic *traffic, bool final) {
+    if (attempt < beats->traffic_attempt ||
+        (attempt == beats->traffic_attempt && beats->traffic_final))
+        return;
+    if (attempt > beats->traffic_attempt)
+        traffic_add(&beats->earlier, &beats->now);
+    beats->traffic_attempt = attempt;
+    beats->traffic_final = final;
+    beats->now = *traffic;
+}
+
+Traffic conductor_traffic(const Conductor *conductor, int32_t stage) {
+    Traffic sum = {0};
+    const Job *job = &conductor->job;
+    for (int32_t i = 0; conductor->beats && i < job->n_workers; i++) {
+        if (stage >= 0 && job->workers[i].stage != stage)
+            continue;
+        traffic_add(&sum, &conductor->beats[i].earlier);
+        traffic_add(&sum, &conductor->beats[i].now);
+    }
+    return sum;
+}
+
+int conductor_tell_traffic(Conductor *conductor, int64_t step) {
+    int rc = 0;
+    Buf text;
+    buf_init(&text, 0);
+    for (int32_t stage = 0; rc >= 0 && stage < conductor->order.plan.n_stages; stage++) {
+        Traffic traffic = conductor_traffic(conductor, stage);
+        buf_clear(&text);
+        rc = traffic_format(&traffic, &text);
+        if (rc >= 0)
+            rc = outputs_event(conductor->outputs, "traffic", NULL, "\"step\":%lld,\"stage\":%d,%s",
+                               (long long)step, stage, buf_string(&text));
+    }
+    buf_done(&text);
+    return rc;
+}
+
 static void check(Conductor *conductor, int rc) {
     if (rc < 0)
         conductor_fail(conductor, rc);
@@ -44,6 +84,7 @@ static void take_step(Conductor *conductor, const WatchReport *report) {
     bool stop = (report->decision & DECISION_STOP) != 0;
     /* As the workers see it; what they report was skipped before this step. */
     bool skipped = !isfinite(report->loss_sum) || !isfinite(report->grad_norm);
+    Traffic traffic = conductor_traffic(conductor, -1);
     MetricsRow row = {
         .step = step,
         .epoch = step / order_steps_per_epoch(order->train_samples, order->batch),
@@ -52,6 +93,9 @@ static void take_step(Conductor *conductor, const WatchReport *report) {
         .grad_norm = report->grad_norm,
         .samples_per_s = rate_add(&conductor->rate, rows, report->now_ns, report->waited),
         .skipped = report->skipped + skipped,
+        .put_bytes = traffic.put_bytes,
+        .get_bytes = traffic.get_bytes,
+        .waited_s = (double)traffic.waited_us / 1e6,
         .wants_eval = !stop && order_eval_due(order, step)};
     conductor->n_rows++;
     conductor->result->loss = row.loss;
@@ -101,8 +145,12 @@ static void take_evaluation(Conductor *conductor, const WatchReport *report) {
 static void take_heartbeat(Conductor *conductor, const WatchReport *report) {
     const Heartbeat *heartbeat = &report->heartbeat;
     Beats *beats = beats_of(conductor, report->stage, report->replica);
-    if (beats)
-        *beats = (Beats){heartbeat->attempt, heartbeat->busy_us, heartbeat->wait_us};
+    if (beats) {
+        beats->attempt = heartbeat->attempt;
+        beats->busy_us = heartbeat->busy_us;
+        beats->wait_us = heartbeat->wait_us;
+        count_traffic(beats, heartbeat->attempt, &heartbeat->traffic, false);
+    }
     conductor_event(conductor,
                     &(JobEvent){.kind = JOB_EV_HEARTBEAT,
                                 .stage = report->stage,
@@ -163,6 +211,9 @@ void conductor_take_reports(Conductor *conductor) {
 void conductor_worker_ended(void *ctx, WorkerId worker, const WorkerResult *result) {
     Conductor *conductor = ctx;
     conductor_take_reports(conductor); /* how far it came */
+    Beats *beats = beats_of(conductor, worker.stage, worker.replica);
+    if (beats && result->has_traffic)
+        count_traffic(beats, worker.attempt, &result->traffic, true);
     check(
         conductor,
         outputs_event(conductor->outputs, "worker_ended", result->code < 0 ? result->text : NULL,

@@ -22,7 +22,8 @@
 enum { OUTPUTS_MAX_METRICS_BYTES = 1 << 30, OUTPUTS_MAX_JOB_BYTES = 64 << 20 };
 
 static const char csv_head[] =
-    "step,epoch,time,loss,lr,grad_norm,samples_per_s,eval_loss,eval_accuracy,skipped\n";
+    "step,epoch,time,loss,lr,grad_norm,samples_per_s,eval_loss,eval_accuracy,skipped,"
+    "put_bytes,get_bytes,waited_s\n";
 
 struct Outputs {
     char folder[ORDER_PATH_BYTES];
@@ -356,7 +357,8 @@ static int add_csv(Buf *line, const MetricsRow *row, const char *wall) {
     TRY(buf_text(line, ","));
     if (row->has_eval)
         TRY(add_number(line, row->eval_accuracy, "nan"));
-    return buf_printf(line, ",%lld\n", (long long)row->skipped);
+    return buf_printf(line, ",%lld,%lld,%lld,%.3f\n", (long long)row->skipped,
+                      (long long)row->put_bytes, (long long)row->get_bytes, row->waited_s);
 }
 
 static int add_jsonl(Buf *line, const MetricsRow *row, const char *wall) {
@@ -377,7 +379,11 @@ static int add_jsonl(Buf *line, const MetricsRow *row, const char *wall) {
         TRY(buf_text(line, ",\"eval_accuracy\":"));
         TRY(add_number(line, row->eval_accuracy, "null"));
     }
-    return buf_printf(line, ",\"skipped\":%lld}\n", (long long)row->skipped);
+    return buf_printf(line,
+                      ",\"skipped\":%lld,\"put_bytes\":%lld,\"get_bytes\":%lld,"
+                      "\"waited_s\":%.3f}\n",
+                      (long long)row->skipped, (long long)row->put_bytes, (long long)row->get_bytes,
+                      row->waited_s);
 }
 
 static int write_row(Outputs *outputs, const MetricsRow *row) {

@@ -33,7 +33,9 @@ typedef struct MetricsRow {
     int64_t step;  /* of the train step, from 0 */
     int64_t epoch; /* from 0 */
     double loss, lr, grad_norm, samples_per_s;
-    int64_t skipped; /* updates skipped so far */
+    int64_t skipped;              /* updates skipped so far */
+    int64_t put_bytes, get_bytes; /* through the relay so far, as the workers have told */
+    double waited_s;              /* for the relay, likewise, over all threads of all workers */
     bool wants_eval, has_eval;
     double eval_loss, eval_accuracy;
 } MetricsRow;

@@ -31,6 +31,14 @@ static int add_bool(cJSON *object, const char *key, bool value) {
     return cJSON_AddBoolToObject(object, key, value) ? 0 : err_set(ERR_MEMORY, "report: %s", key);
 }
 
+static int add_traffic(cJSON *object, const Traffic *traffic) {
+    cJSON *item = traffic_to_json(traffic);
+    if (item && cJSON_AddItemToObject(object, "traffic", item))
+        return 0;
+    cJSON_Delete(item);
+    return err_set(ERR_MEMORY, "report: traffic");
+}
+
 /* The root to read from; the caller frees *out_root in any case. */
 static int open_text(const char *what, const char *text, size_t bytes, size_t max_bytes,
                      cJSON **out_root, JsonObject *out_object) {
@@ -54,7 +62,8 @@ static int fill_heartbeat(cJSON *root, const Heartbeat *heartbeat) {
     TRY(add_number(root, "wait_us", heartbeat->wait_us));
     TRY(add_number(root, "wall_ms", heartbeat->wall_ms));
     TRY(add_number(root, "rss_bytes", heartbeat->rss_bytes));
-    return add_string(root, "waiting", heartbeat->waiting);
+    TRY(add_string(root, "waiting", heartbeat->waiting));
+    return add_traffic(root, &heartbeat->traffic);
 }
 
 int report_format_heartbeat(const Heartbeat *heartbeat, Buf *out_text) {
@@ -78,6 +87,7 @@ done:
 static int read_heartbeat(JsonObject *object, Heartbeat *heartbeat) {
     int state;
     const char *waiting;
+    const cJSON *traffic;
     TRY(json_get_i64(object, "attempt", -1, WHOLE_MAX, &heartbeat->attempt));
     TRY(json_get_i64(object, "pid", -1, WHOLE_MAX, &heartbeat->pid));
     TRY(json_get_choice(object, "state", states, N_STATES, &state));
@@ -87,6 +97,8 @@ static int read_heartbeat(JsonObject *object, Heartbeat *heartbeat) {
     TRY(json_get_i64(object, "wall_ms", -1, WHOLE_MAX, &heartbeat->wall_ms));
     TRY(json_get_i64(object, "rss_bytes", -1, WHOLE_MAX, &heartbeat->rss_bytes));
     TRY(json_get_string(object, "waiting", &waiting));
+    TRY(json_get(object, "traffic", &traffic, NULL));
+    TRY(traffic_read(traffic, "heartbeat.traffic", &heartbeat->traffic));
     TRY(json_end(object));
     TRY(text_copy(heartbeat->state, sizeof heartbeat->state, states[state]));
     if (text_copy(heartbeat->waiting, sizeof heartbeat->waiting, waiting) < 0)
@@ -114,7 +126,8 @@ static int fill_result(cJSON *root, const WorkerResult *result) {
         TRY(add_string(root, "code", err_name(result->code)));
         TRY(add_string(root, "text", result->text));
     }
-    return add_number(root, "step", result->step);
+    TRY(add_number(root, "step", result->step));
+    return result->has_traffic ? add_traffic(root, &result->traffic) : 0;
 }
 
 int report_format_result(const WorkerResult *result, Buf *out_text) {
@@ -149,7 +162,13 @@ static int read_result(JsonObject *object, WorkerResult *result) {
         result->code = err_from_name(code);
         copy_note(result->text, text);
     }
+    const cJSON *traffic;
     TRY(json_get_i64(object, "step", -1, WHOLE_MAX, &result->step));
+    int given = json_opt(object, "traffic", &traffic, NULL);
+    TRY(given);
+    if (given)
+        TRY(traffic_read(traffic, "result.traffic", &result->traffic));
+    result->has_traffic = given == 1;
     return json_end(object);
 }
 

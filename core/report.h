@@ -6,10 +6,11 @@
 #include "core/buf.h"
 #include "core/err.h"
 #include "core/json.h"
+#include "core/traffic.h"
 
 /* Heartbeat note, JSON text of at most 1 KiB:
  * {"attempt":1,"pid":77,"state":"running","step":12,"busy_us":..,"wait_us":..,"wall_ms":..,
- *  "rss_bytes":..,"waiting":"KEY"} */
+ *  "rss_bytes":..,"waiting":"KEY","traffic":{..}} */
 typedef struct Heartbeat {
     int64_t attempt, pid;
     char state[16];  /* "loading" "running" "evaluating" "saving" "done" */
@@ -19,16 +20,19 @@ typedef struct Heartbeat {
     int64_t wall_ms; /* clock_wall_ms at sending */
     int64_t rss_bytes;
     char waiting[200]; /* key the fetch thread waits for; "" when none */
+    Traffic traffic;   /* of this attempt so far, all its relay handles */
 } Heartbeat;
 
 int report_format_heartbeat(const Heartbeat *heartbeat, Buf *out_text);
 int report_parse_heartbeat(const char *text, size_t bytes, Heartbeat *out_heartbeat);
 
-/* The worker's last line on stdout: {"result":"done","step":100} or
- * {"result":"error","code":"ERR_TIMEOUT","text":"...","step":57}. */
+/* The worker's last line on stdout: {"result":"done","step":100,"traffic":{..}} or
+ * {"result":"error","code":"ERR_TIMEOUT","text":"...","step":57,"traffic":{..}}. */
 typedef struct WorkerResult {
-    int code;     /* 0 or an error code */
-    int64_t step; /* done: steps finished; error: the step under way */
+    int code;         /* 0 or an error code */
+    int64_t step;     /* done: steps finished; error: the step under way */
+    bool has_traffic; /* not when it ended before it began */
+    Traffic traffic;  /* of this attempt */
     char text[ERR_NOTE_BYTES];
 } WorkerResult;
 

@@ -34,6 +34,7 @@ struct RedisTalk {
     redisReplyObjectFunctions functions; /* hiredis' own, but for arrays */
     void *(*create_array)(const redisReadTask *task, int n_items); /* hiredis' own */
     int64_t n_outstanding;                                         /* questions without an answer */
+    int64_t *n_asked;                  /* counts them; NULL: nobody does */
     char place[REDIS_HOST_BYTES + 32]; /* for errors: redis://host:port/db */
     Buf text;                          /* what is queued but the borrowed */
     Piece *pieces;
@@ -71,8 +72,18 @@ static int add_texts(RedisTalk *talk, int n, const char *const *texts) {
     return 0;
 }
 
-int redis_ask(RedisTalk *talk, int n_args, const char *const *args) {
+void redis_talk_count(RedisTalk *talk, int64_t *n_asked) {
+    talk->n_asked = n_asked;
+}
+
+static void count(RedisTalk *talk) {
     talk->n_outstanding++;
+    if (talk->n_asked)
+        ++*talk->n_asked;
+}
+
+int redis_ask(RedisTalk *talk, int n_args, const char *const *args) {
+    count(talk);
     TRY(buf_printf(&talk->text, "*%d\r\n", n_args));
     return add_texts(talk, n_args, args);
 }
@@ -80,7 +91,7 @@ int redis_ask(RedisTalk *talk, int n_args, const char *const *args) {
 int redis_ask_value(RedisTalk *talk, int n_before, const char *const *before, const Slice *parts,
                     int n_parts, int n_after, const char *const *after) {
     size_t bytes = 0;
-    talk->n_outstanding++;
+    count(talk);
     for (int i = 0; i < n_parts; i++)
         bytes += parts[i].bytes;
     TRY(buf_printf(&talk->text, "*%d\r\n", n_before + 1 + n_after));

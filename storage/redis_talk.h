@@ -20,6 +20,8 @@ typedef struct RedisAbout { /* of the server, read at the first login */
 int redis_talk_open(const RedisUrl *url, int server, int wake_fd, int64_t deadline_ns,
                     RedisAbout *about, RedisTalk **out_talk);
 void redis_talk_close(RedisTalk *talk); /* NULL is fine */
+/* Count in *n_asked what is asked from here on; NULL: nowhere. */
+void redis_talk_count(RedisTalk *talk, int64_t *n_asked);
 /* Has all that was asked been answered? */
 bool redis_talk_quiet(const RedisTalk *talk);
 

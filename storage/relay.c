@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/err.h"
 #include "storage/relay_redis.h"
 
@@ -131,11 +132,20 @@ static int check_parts(const char *key, const Slice *parts, int n_parts, size_t 
     return 0;
 }
 
+/* An operation has ended: did it wait? */
+static void count_wait(Relay *relay, int64_t n_waits_before, int64_t begin_ns) {
+    if (relay->counters.n_waits > n_waits_before)
+        relay->counters.waited_ns += clock_now_ns() - begin_ns;
+}
+
 int relay_put(Relay *relay, const char *key, const Slice *parts, int n_parts, int64_t deadline_ns) {
     size_t bytes = 0;
     TRY(relay_check_key(key));
     TRY(check_parts(key, parts, n_parts, &bytes));
+    int64_t n_waits = relay->counters.n_waits;
+    int64_t begin_ns = clock_now_ns();
     int rc = relay->ops->put(relay, key, parts, n_parts, deadline_ns);
+    count_wait(relay, n_waits, begin_ns);
     if (rc < 0)
         return rc;
     relay->counters.n_puts++;
@@ -148,7 +158,11 @@ int relay_get(Relay *relay, const char *key, void *buf, size_t capacity, int64_t
               size_t *out_bytes) {
     size_t bytes = 0;
     TRY(relay_check_key(key));
-    TRY(relay->ops->get(relay, key, buf, capacity, deadline_ns, &bytes));
+    int64_t n_waits = relay->counters.n_waits;
+    int64_t begin_ns = clock_now_ns();
+    int rc = relay->ops->get(relay, key, buf, capacity, deadline_ns, &bytes);
+    count_wait(relay, n_waits, begin_ns);
+    TRY(rc);
     relay->counters.n_gets++;
     relay->counters.get_bytes += (int64_t)bytes;
     *out_bytes = bytes;
@@ -158,9 +172,13 @@ int relay_get(Relay *relay, const char *key, void *buf, size_t capacity, int64_t
 int relay_get_buf(Relay *relay, const char *key, Buf *buf, int64_t deadline_ns) {
     size_t bytes = 0;
     TRY(relay_check_key(key));
-    TRY(relay->ops->size(relay, key, deadline_ns, &bytes));
+    int64_t n_waits = relay->counters.n_waits;
+    int64_t begin_ns = clock_now_ns();
+    int rc = relay->ops->size(relay, key, deadline_ns, &bytes);
+    count_wait(relay, n_waits, begin_ns);
+    TRY(rc);
     buf_clear(buf);
-    int rc = buf_reserve(buf, bytes);
+    rc = buf_reserve(buf, bytes);
     if (rc < 0)
         return err_context(rc, "the object '%s'", key);
     /* An object never changes: if it is larger now, it was dropped and made anew, and that fails.

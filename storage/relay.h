@@ -26,6 +26,7 @@ typedef struct RelayCounters {
     int64_t n_requests;      /* sent to a store, of all kinds; 0 where there is no server */
     int64_t n_read_requests; /* of these, on behalf of gets */
     int64_t put_bytes, get_bytes;
+    int64_t waited_ns; /* that those of n_waits took */
 } RelayCounters;
 
 typedef struct RelayOps {

@@ -97,6 +97,8 @@ static int before(RelayFaulty *faulty, const char *what, const char *key, int64_
 static int after(RelayFaulty *faulty, const char *what, const char *key, RelayFault fault, int rc) {
     faulty->base.counters.n_waits = faulty->inner->counters.n_waits;
     faulty->base.counters.n_retries = faulty->inner->counters.n_retries;
+    faulty->base.counters.n_requests = faulty->inner->counters.n_requests;
+    faulty->base.counters.n_read_requests = faulty->inner->counters.n_read_requests;
     if (rc >= 0 && fault == RELAY_FAULT_FAIL_DONE)
         return err_set(ERR_IO, "%s '%s': injected loss of the answer", what, key);
     return rc;

@@ -90,6 +90,7 @@ static int try_once(RelayRedis *redis, int server, Exchange exchange, void *arg,
         TRY(redis_talk_open(&redis->url, server, redis->wake_fd,
                             connect_ns < deadline_ns ? connect_ns : deadline_ns, NULL,
                             &redis->talks[server]));
+        redis_talk_count(redis->talks[server], &redis->base.counters.n_requests);
     }
     int rc = exchange(redis, server, arg, deadline_ns);
     if (!redis_talk_quiet(redis->talks[server]))
@@ -186,10 +187,12 @@ int relay_redis_open(const char *place, bool tls, Relay **out_relay) {
         TRY_DONE(err_errno(ERR_IO, errno, "opening a Redis relay"));
     redis->jitter = redis->random;
     TRY_DONE(redis_url_parse(place, tls, &redis->url));
-    for (int i = 0; i < redis->url.n_servers; i++)
+    for (int i = 0; i < redis->url.n_servers; i++) {
         TRY_DONE(redis_talk_open(&redis->url, i, redis->wake_fd,
                                  clock_deadline_ms(REDIS_OWN_TIME_MS), &redis->about[i],
                                  &redis->talks[i]));
+        redis_talk_count(redis->talks[i], &redis->base.counters.n_requests);
+    }
     *out_relay = &redis->base;
     return 0;
 done:

@@ -35,6 +35,35 @@ static void fetch_set_waiting(Fetch *fetch, const char *key) {
     pthread_mutex_unlock(&fetch->lock);
 }
 
+/* A transfer has ended. */
+static void fetch_end(Fetch *fetch) {
+    pthread_mutex_lock(&fetch->lock);
+    fetch->waiting[0] = '\0';
+    fetch->counted = fetch->relay->counters;
+    pthread_mutex_unlock(&fetch->lock);
+}
+
+void fetch_add_counters(const RelayCounters *counters, Traffic *sum) {
+    const Traffic more = {.puts = counters->n_puts,
+                          .gets = counters->n_gets,
+                          .put_bytes = counters->put_bytes,
+                          .get_bytes = counters->get_bytes,
+                          .waits = counters->n_waits,
+                          .waited_us = counters->waited_ns / CLOCK_NS_PER_US,
+                          .duplicates = counters->n_duplicates,
+                          .retries = counters->n_retries,
+                          .notes = counters->n_notes,
+                          .requests = counters->n_requests,
+                          .read_requests = counters->n_read_requests};
+    traffic_add(sum, &more);
+}
+
+void fetch_traffic(Fetch *fetch, Traffic *sum) {
+    pthread_mutex_lock(&fetch->lock);
+    fetch_add_counters(&fetch->counted, sum);
+    pthread_mutex_unlock(&fetch->lock);
+}
+
 void fetch_waiting(Fetch *fetch, char *out, size_t out_bytes) {
     pthread_mutex_lock(&fetch->lock);
     snprintf(out, out_bytes, "%s", fetch->waiting);
@@ -92,7 +121,7 @@ int fetch_get(Fetch *fetch, Key key, FetchPeer peer, const FetchBlob *blob, int6
         fetch->relay->counters.n_retries++;
         fetch_back_off(attempt);
     }
-    fetch_set_waiting(fetch, "");
+    fetch_end(fetch);
     if (rc < 0) {
         return rc == ERR_TIMEOUT ? fetch_name_peer(fetch, peer, rc) : rc;
     }
@@ -105,6 +134,7 @@ static int fetch_put_slice(Fetch *fetch, const char *key, Slice part) {
     for (int attempt = 0;; attempt++) {
         int rc = relay_put(fetch->relay, key, &part, 1, deadline);
         if (!fetch_worth_retry(rc, attempt, deadline)) {
+            fetch_end(fetch);
             return rc;
         }
         fetch->relay->counters.n_retries++;

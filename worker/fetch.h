@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include "core/order.h"
+#include "core/traffic.h"
 #include "storage/blob.h"
 #include "storage/key.h"
 
@@ -16,8 +17,9 @@ typedef struct Fetch {
     Relay *relay;
     const Order *order;
     KeySpace space;
-    pthread_mutex_t lock; /* of `waiting`, which the heartbeat reads */
+    pthread_mutex_t lock; /* of the next two, which the heartbeat reads */
     char waiting[RELAY_KEY_BYTES];
+    RelayCounters counted; /* the relay's, as of the last transfer's end */
 } Fetch;
 
 /* A blob in a staging buffer: where it lies and what it must hold. */
@@ -42,6 +44,10 @@ int fetch_get(Fetch *fetch, Key key, FetchPeer peer, const FetchBlob *blob, int6
 int fetch_put(Fetch *fetch, Key key, const FetchBlob *blob, int64_t *bytes);
 /* Publish plain bytes with the same retries. */
 int fetch_put_bytes(Fetch *fetch, Key key, const void *data, size_t bytes);
+/* Add what has been moved, as of the last transfer's end. Thread-safe. */
+void fetch_traffic(Fetch *fetch, Traffic *sum);
+/* The same of a handle of one's own. */
+void fetch_add_counters(const RelayCounters *counters, Traffic *sum);
 /* Copy of the key being waited for; "" when none. Thread-safe. */
 void fetch_waiting(Fetch *fetch, char *out, size_t out_bytes);
 

@@ -31,6 +31,14 @@ static int64_t pulse_rss_bytes(void) {
     return pages * sysconf(_SC_PAGESIZE);
 }
 
+static void pulse_add_up(Pulse *pulse) {
+    memset(&pulse->traffic, 0, sizeof pulse->traffic);
+    for (int i = 0; i < pulse->n_counted; i++) {
+        fetch_traffic(pulse->counted[i], &pulse->traffic);
+    }
+    fetch_add_counters(&pulse->relay->counters, &pulse->traffic);
+}
+
 static void pulse_beat(Pulse *pulse, const char *state, Vm *vm) {
     Heartbeat beat = {.attempt = pulse->order->attempt,
                       .pid = getpid(),
@@ -45,6 +53,8 @@ static void pulse_beat(Pulse *pulse, const char *state, Vm *vm) {
     beat.busy_us = (pulse->before.busy_ns + totals.busy_ns) / CLOCK_NS_PER_US;
     beat.wait_us = (pulse->before.wait_ns + totals.wait_ns) / CLOCK_NS_PER_US;
     snprintf(beat.state, sizeof beat.state, "%s", state);
+    pulse_add_up(pulse);
+    beat.traffic = pulse->traffic;
     if (pulse->watched != NULL) {
         fetch_waiting(pulse->watched, beat.waiting, sizeof beat.waiting);
     }
@@ -160,10 +170,17 @@ void pulse_stop(Pulse *pulse, const char *state) {
     if (!pulse->superseded && state != NULL) {
         pulse_beat(pulse, state, pulse->vm);
     }
+    pulse_add_up(pulse);
     relay_close(pulse->relay);
     pthread_mutex_destroy(&pulse->lock);
     pthread_cond_destroy(&pulse->changed);
     pulse->thread_started = false;
+}
+
+void pulse_count(Pulse *pulse, Fetch *fetch) {
+    pthread_mutex_lock(&pulse->lock);
+    pulse->counted[pulse->n_counted++] = fetch;
+    pthread_mutex_unlock(&pulse->lock);
 }
 
 void pulse_set_state(Pulse *pulse, const char *state) {

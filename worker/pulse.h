@@ -11,14 +11,19 @@
 #include "worker/fetch.h"
 #include "worker/vm.h"
 
+enum { PULSE_MAX_COUNTED = 8 };
+
 typedef struct Pulse {
     const Order *order;
     Relay *relay;
     KeySpace space;
     Fetch *watched; /* whose waiting key is reported; may be NULL */
+    Fetch *counted[PULSE_MAX_COUNTED];
+    int n_counted;
+    Traffic traffic; /* of all of them and our own relay, as last reported */
     pthread_t thread;
     bool thread_started;
-    pthread_mutex_t lock; /* of state, vm, closing */
+    pthread_mutex_t lock; /* of state, vm, closing, counted */
     pthread_cond_t changed;
     const char *state; /* a literal */
     Vm *vm;            /* the one that runs now; may be NULL */
@@ -31,7 +36,9 @@ typedef struct Pulse {
 } Pulse;
 
 int pulse_start(Pulse *pulse, const Order *order, Fetch *watched, Relay *take_relay);
-/* Write a last heartbeat with `state` and end the thread. */
+/* From now on report the traffic of `fetch`, too, which must outlive pulse_stop. */
+void pulse_count(Pulse *pulse, Fetch *fetch);
+/* Write a last heartbeat with `state` and end the thread; pulse->traffic is final. */
 void pulse_stop(Pulse *pulse, const char *state);
 void pulse_set_state(Pulse *pulse, const char *state);
 /* From now on `vm` is aborted when superseded, and its times reported (NULL: none); its step only

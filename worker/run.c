@@ -213,7 +213,11 @@ static int run_open_pulse(Worker *worker) {
         TRY(fetch_init(&worker->fetches[q], worker->order, relay));
     }
     TRY(run_open_relay(worker, &relay));
-    return pulse_start(&worker->pulse, worker->order, &worker->fetches[QUEUE_FETCH], relay);
+    TRY(pulse_start(&worker->pulse, worker->order, &worker->fetches[QUEUE_FETCH], relay));
+    for (int q = 0; q < QUEUE_N; q++) {
+        pulse_count(&worker->pulse, &worker->fetches[q]);
+    }
+    return 0;
 }
 
 static int run_open_programs(Worker *worker) {
@@ -321,6 +325,7 @@ static int run_open(Worker *worker) {
                     &worker->fetches[QUEUE_COMPUTE], &worker->reduce));
     TRY(run_open_relay(worker, &relay));
     TRY(save_open(order, &worker->stage, &worker->params, worker->env, relay, &worker->save));
+    pulse_count(&worker->pulse, save_fetch(worker->save));
     TRY(vm_open(&worker->train, &host,
                 order->trace_path[0] != '\0' ? RUN_TRACE_RECORDS : RUN_RECORDS, &worker->train_vm));
     return order->has_eval ? vm_open(&worker->eval, &host, 0, &worker->eval_vm) : 0;
@@ -452,6 +457,8 @@ int worker_run(const Order *order, const WorkerEnv *env, WorkerResult *out_resul
     ErrNote note;
     err_copy(&note);
     pulse_stop(&worker->pulse, rc < 0 ? "failed" : "done");
+    out_result->has_traffic = true;
+    out_result->traffic = worker->pulse.traffic;
     run_close(worker);
     free(worker);
     if (rc < 0) {

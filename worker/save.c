@@ -223,6 +223,10 @@ int save_open(const Order *order, const Stage *stage, const Params *params, cons
     return 0;
 }
 
+Fetch *save_fetch(Save *save) {
+    return &save->fetch;
+}
+
 void save_close(Save *save) {
     if (save == NULL) {
         return;

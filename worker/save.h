@@ -16,7 +16,8 @@ typedef struct Save Save;
 /* take_relay: a handle of its own. env->say hears of retried writes. */
 int save_open(const Order *order, const Stage *stage, const Params *params, const WorkerEnv *env,
               Relay *take_relay, Save **out_save);
-void save_close(Save *save); /* waits for the write under way */
+Fetch *save_fetch(Save *save); /* its way to the relay */
+void save_close(Save *save);   /* waits for the write under way */
 /* Save the state after `step` updates' worth of steps. Waits for an earlier save that is
  * still being written (its tries are bounded), and returns that one's error if it failed. */
 int save_begin(Save *save, Stream *stream, int64_t step);

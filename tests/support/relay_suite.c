@@ -457,7 +457,7 @@ bool relay_suite_counters(RelayRig *rig) {
     PUT("k/2", "defgh");
     (void)put_text(rig, 0, "k/1", "abcd");
     (void)relay_get(relay, "k/2", buf, sizeof buf, soon(rig), &bytes);
-    (void)relay_get(relay, "k/3", buf, sizeof buf, clock_deadline_ms(1), &bytes);
+    (void)relay_get(relay, "k/3", buf, sizeof buf, clock_deadline_ms(20), &bytes);
     (void)relay_note_put(relay, "k/n", "x", 1, 60000);
     (void)relay_note_get(relay, "k/n", buf, sizeof buf, &bytes);
     (void)relay_drop_one(relay, "k", NULL);
@@ -468,6 +468,15 @@ bool relay_suite_counters(RelayRig *rig) {
     RIG_CHECK(c->n_gets == 1 && c->get_bytes == 5 && c->n_waits == 1,
               "gets %lld, bytes %lld, waits %lld", (long long)c->n_gets, (long long)c->get_bytes,
               (long long)c->n_waits);
+    RIG_CHECK(c->waited_ns >= 15 * CLOCK_NS_PER_MS && c->waited_ns < 60 * CLOCK_NS_PER_S,
+              "waited %lld ns", (long long)c->waited_ns);
+    if (rig->factory->over_network) /* 3 puts, 2 gets, 2 notes, a scan and what it found */
+        RIG_CHECK(c->n_requests >= 8 && c->n_read_requests >= 2 &&
+                      c->n_read_requests <= c->n_requests - 6,
+                  "%lld requests, %lld of them to read", (long long)c->n_requests,
+                  (long long)c->n_read_requests);
+    else
+        RIG_CHECK(c->n_requests == 0 && c->n_read_requests == 0, "requests without a server");
     RIG_CHECK(c->n_notes == 2 && c->n_drops == 1, "notes %lld, drops %lld", (long long)c->n_notes,
               (long long)c->n_drops);
     return true;

@@ -24,7 +24,18 @@ static const Heartbeat sample = {.attempt = 1,
                                  .wait_us = 5000,
                                  .wall_ms = INT64_C(1767225600123),
                                  .rss_bytes = INT64_C(3) << 32,
-                                 .waiting = "job/g1/t12/a.0-1.3"};
+                                 .waiting = "job/g1/t12/a.0-1.3",
+                                 .traffic = {.puts = 1,
+                                             .gets = 2,
+                                             .put_bytes = 3,
+                                             .get_bytes = INT64_C(1) << 40,
+                                             .waits = 5,
+                                             .waited_us = 6,
+                                             .duplicates = 7,
+                                             .retries = 8,
+                                             .notes = 9,
+                                             .requests = 10,
+                                             .read_requests = 11}};
 
 Test(report, heartbeat_round_trip) {
     static const char *const states[] = {"loading", "running", "evaluating", "saving", "done"};
@@ -42,6 +53,7 @@ Test(report, heartbeat_round_trip) {
         cr_assert(out.attempt == in.attempt && out.pid == in.pid && out.step == in.step);
         cr_assert(out.busy_us == in.busy_us && out.wait_us == in.wait_us);
         cr_assert(out.wall_ms == in.wall_ms && out.rss_bytes == in.rss_bytes);
+        cr_assert_eq(memcmp(&out.traffic, &in.traffic, sizeof in.traffic), 0);
     }
 }
 
@@ -50,13 +62,19 @@ Test(report, heartbeat_text) {
     cr_assert_str_eq(buf.data,
                      "{\"attempt\":1,\"pid\":77,\"state\":\"running\",\"step\":12,\"busy_us\":4000,"
                      "\"wait_us\":5000,\"wall_ms\":1767225600123,\"rss_bytes\":12884901888,"
-                     "\"waiting\":\"job/g1/t12/a.0-1.3\"}");
+                     "\"waiting\":\"job/g1/t12/a.0-1.3\",\"traffic\":{\"puts\":1,\"gets\":2,"
+                     "\"put_bytes\":3,\"get_bytes\":1099511627776,\"waits\":5,\"waited_us\":6,"
+                     "\"duplicates\":7,\"retries\":8,\"notes\":9,\"requests\":10,"
+                     "\"read_requests\":11}}");
 }
 
 Test(report, heartbeat_with_largest_values_fits) {
     Heartbeat in = sample;
     in.attempt = in.pid = in.step = in.busy_us = in.wait_us = in.wall_ms = in.rss_bytes =
         (INT64_C(1) << 53) - 1;
+#define LARGEST(name) in.traffic.name = (INT64_C(1) << 53) - 1;
+    TRAFFIC_TABLE(LARGEST)
+#undef LARGEST
     strcpy(in.state, "evaluating");
     memset(in.waiting, 'k', sizeof in.waiting - 1);
     cr_assert_geq(report_format_heartbeat(&in, &buf), 0, "%s", err_text());
@@ -107,8 +125,20 @@ Test(report, heartbeat_from_outside_is_checked) {
                      FRONT "\"done\",\"step\":0,\"busy_us\":0,\"wait_us\":0,"
                            "\"wall_ms\":0,\"rss_bytes\":0,\"waiting\":\"");
     memset(text + n, 'k', 200);
-    snprintf(text + n + 200, sizeof text - (size_t)n - 200, "\"}");
+    snprintf(text + n + 200, sizeof text - (size_t)n - 200,
+             "\",\"traffic\":{\"puts\":0,\"gets\":0,\"put_bytes\":0,\"get_bytes\":0,\"waits\":0,"
+             "\"waited_us\":0,\"duplicates\":0,\"retries\":0,\"notes\":0,\"requests\":0,"
+             "\"read_requests\":0}}");
     refuse_heartbeat(text, ERR_LIMIT, "heartbeat.waiting");
+    snprintf(text, sizeof text,
+             FRONT "\"done\",\"step\":0,\"busy_us\":0,\"wait_us\":0,"
+                   "\"wall_ms\":0,\"rss_bytes\":0,\"waiting\":\"\"}");
+    refuse_heartbeat(text, ERR_FORMAT, "traffic");
+    snprintf(text, sizeof text,
+             FRONT "\"done\",\"step\":0,\"busy_us\":0,\"wait_us\":0,"
+                   "\"wall_ms\":0,\"rss_bytes\":0,\"waiting\":\"\","
+                   "\"traffic\":{\"puts\":-1}}");
+    refuse_heartbeat(text, ERR_ARGUMENT, "heartbeat.traffic.puts");
 }
 
 Test(report, heartbeat_of_any_bytes_never_crashes) {
@@ -130,7 +160,14 @@ Test(report, result_round_trip) {
     cr_assert_geq(report_format_result(&in, &buf), 0);
     cr_assert_str_eq(buf.data, "{\"result\":\"done\",\"step\":100}");
     cr_assert_eq(report_parse_result(buf.data, buf.bytes, &out), 0);
-    cr_assert(out.code == 0 && out.step == 100 && out.text[0] == '\0');
+    cr_assert(out.code == 0 && out.step == 100 && out.text[0] == '\0' && !out.has_traffic);
+
+    buf_clear(&buf);
+    in.has_traffic = true;
+    in.traffic = sample.traffic;
+    cr_assert_geq(report_format_result(&in, &buf), 0);
+    cr_assert_eq(report_parse_result(buf.data, buf.bytes, &out), 0, "%s", err_text());
+    cr_assert(out.has_traffic && memcmp(&out.traffic, &in.traffic, sizeof in.traffic) == 0);
 
     buf_clear(&buf);
     in = (WorkerResult){.code = ERR_TIMEOUT, .step = 57, .text = "key 'a'\n\"quoted\""};
@@ -162,6 +199,8 @@ Test(report, result_with_a_long_text_of_any_bytes) {
     cr_assert_eq(strlen(out.text), 1023);
     buf_clear(&buf);
     memset(in.text, 1, sizeof in.text - 1);
+    in.has_traffic = true;
+    in.traffic = sample.traffic;
     cr_assert_geq(report_format_result(&in, &buf), 0);
     cr_assert_eq(report_parse_result(buf.data, buf.bytes, &out), 0, "%s", err_text());
     cr_assert_str_eq(out.text, in.text);
@@ -185,6 +224,8 @@ Test(report, result_from_outside_is_checked) {
         "{\"result\":\"error\",\"code\":\"ERR_IO\",\"step\":1}",
         "{\"result\":\"done\",\"step\":1,\"more\":2}",
         "{\"result\":\"done\",\"step\":1} {}",
+        "{\"result\":\"done\",\"step\":1,\"traffic\":{}}",
+        "{\"result\":\"done\",\"step\":1,\"traffic\":3}",
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         WorkerResult out = {.step = 42};
