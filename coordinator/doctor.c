@@ -241,10 +241,17 @@ static void tell_wakes(Doctor *doctor, int64_t n_looks) {
              "its put begins",
              report->pushes ? "yes" : "no", (long long)report->wake.median_us,
              (long long)report->wake.p99_us);
+    const RelaySurvey *survey = doctor->other->ops->survey;
     tell(doctor, "pushes", value,
-         report->pushes ? NULL
-                        : "waiting workers look again and again, and each step is longer by "
-                          "that");
+         report->pushes || (survey && survey->asks)
+             ? NULL
+             : "waiting workers look again and again, and each step is longer by "
+               "that");
+}
+
+static void tell_sums(Doctor *doctor) {
+    tell(doctor, "sums", relay_adds(doctor->other) ? "yes" : "no: workers sum gradients themselves",
+         NULL);
 }
 
 static int measure_wakes(Doctor *doctor) {
@@ -280,6 +287,7 @@ static int measure_wakes(Doctor *doctor) {
 static int measure(Doctor *doctor) {
     TRY(measure_small(doctor));
     TRY(measure_drops(doctor));
+    tell_sums(doctor);
     TRY(measure_wakes(doctor));
     return measure_long(doctor);
 }

@@ -98,6 +98,7 @@ int relay_s3_open(const char *place, Relay **out_relay) {
                                  .note_put = relay_s3_note_put,
                                  .note_get = relay_s3_note_get,
                                  .interrupt = s3_interrupt,
+                                 .survey = &relay_s3_survey,
                                  .tidy = relay_s3_tidy};
     RelayS3 *s3 = calloc(1, sizeof *s3);
     if (!s3)

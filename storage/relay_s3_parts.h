@@ -3,6 +3,7 @@
 #define FUNCPIPE_STORAGE_RELAY_S3_PARTS_H
 
 #include "storage/relay_s3.h"
+#include "storage/relay_survey.h"
 #include "storage/s3_client.h"
 #include "storage/s3_rhythm.h"
 
@@ -72,6 +73,19 @@ int relay_s3_size(Relay *relay, const char *key, int64_t deadline_ns, size_t *ou
 int relay_s3_drop(Relay *relay, const char *const *prefixes, int n_prefixes, int64_t *out_dropped);
 int relay_s3_count(Relay *relay, const char *prefix, int64_t *out_count);
 void relay_s3_tidy(Relay *relay, const char *prefix);
+typedef struct S3Fact {
+    int64_t bytes, modified_ms; /* by the store's clock, since 1970; -1: not told */
+} S3Fact;
+typedef int (*S3Visit)(void *ctx, char kind, const char *key, const S3Fact *fact);
+/* Show all objects 'o' and notes 'n' at and under a key; < 0 ends it. */
+int relay_s3_list(RelayS3 *s3, const char *under, S3Visit visit, void *ctx);
+/* End uploads in parts under a key that began so long ago and were not completed (dry_run: only
+ * count them). */
+int relay_s3_end_uploads(RelayS3 *s3, const char *under, int64_t older_ms, bool dry_run,
+                         int64_t *out_n);
+
+/* relay_s3_survey.c */
+extern const RelaySurvey relay_s3_survey;
 
 /* relay_s3_note.c */
 int relay_s3_note_put(Relay *relay, const char *key, const void *data, size_t bytes,

@@ -1,6 +1,7 @@
 /* All that lies under a prefix: counting it, dropping it, and ending uploads that nobody goes on
  * with. The bucket is listed, by pages; no list of keys is kept anywhere that could grow or lie. */
 #include <string.h>
+#include <time.h>
 
 #include "core/clock.h"
 #include "core/err.h"
@@ -13,7 +14,9 @@ enum { DELETE_TRIES = 5, DELETE_PAUSE_MS = 100, MAX_UPLOAD_PAGES = 100 };
 typedef struct Page {
     const RelayS3 *s3;
     Buf names; /* of objects and notes, each with a zero byte behind */
+    Buf facts; /* S3Fact of each */
     int64_t n_objects, n_notes;
+    bool ours; /* the one being read */
     bool more;
     Buf token; /* of the next page */
 } Page;
@@ -28,6 +31,32 @@ static char kind_of(const RelayS3 *s3, const char *name) {
     return name[n - 1] == 'o' || name[n - 1] == 'n' ? name[n - 1] : (char)0;
 }
 
+static S3Fact *last_fact(Page *page) {
+    return (S3Fact *)(void *)(page->facts.data + page->facts.bytes) - 1;
+}
+
+/* "2026-11-30T23:59:58.000Z" in milliseconds since 1970; -1 when it is none. */
+static int64_t time_of(const char *text) {
+    static const char form[] = "dddd-dd-ddTdd:dd:dd";
+    int fields[6] = {0};
+    int field = 0;
+    for (size_t i = 0; i < sizeof form - 1; i++) {
+        if (form[i] != 'd' ? text[i] != form[i] : text[i] < '0' || text[i] > '9')
+            return -1;
+        if (form[i] == 'd')
+            fields[field] = fields[field] * 10 + (text[i] - '0');
+        else
+            field++;
+    }
+    struct tm time = {.tm_year = fields[0] - 1900,
+                      .tm_mon = fields[1] - 1,
+                      .tm_mday = fields[2],
+                      .tm_hour = fields[3],
+                      .tm_min = fields[4],
+                      .tm_sec = fields[5]};
+    return (int64_t)timegm(&time) * 1000;
+}
+
 static int take_listed(void *arg, const char *path, const char *text) {
     Page *page = arg;
     if (strcmp(path, "ListBucketResult/IsTruncated") == 0) {
@@ -39,7 +68,15 @@ static int take_listed(void *arg, const char *path, const char *text) {
         char kind = kind_of(page->s3, text);
         page->n_objects += kind == 'o';
         page->n_notes += kind == 'n';
-        return kind ? buf_add(&page->names, text, strlen(text) + 1) : 0;
+        page->ours = kind != 0;
+        if (!kind)
+            return 0;
+        TRY(buf_add(&page->facts, &(S3Fact){-1, -1}, sizeof(S3Fact)));
+        return buf_add(&page->names, text, strlen(text) + 1);
+    } else if (page->ours && strcmp(path, "ListBucketResult/Contents/Size") == 0) {
+        return text_parse_i64(text, 0, INT64_MAX, &last_fact(page)->bytes) < 0 ? ERR_CORRUPT : 0;
+    } else if (page->ours && strcmp(path, "ListBucketResult/Contents/LastModified") == 0) {
+        last_fact(page)->modified_ms = time_of(text);
     }
     return 0;
 }
@@ -78,6 +115,8 @@ static int list(RelayS3 *s3, const char *under, Page *page) {
     TRY_DONE(add_parameter(&query, "prefix", s3->url.prefix, under, under[0] ? "/" : ""));
     S3Request request = {.method = "GET", .query = query.data};
     buf_clear(&page->names);
+    buf_clear(&page->facts);
+    page->ours = false;
     page->n_objects = page->n_notes = 0;
     page->more = false;
     TRY_DONE(ask_xml(s3, &request, take_listed, page));
@@ -92,12 +131,45 @@ done:
 static void page_init(Page *page, const RelayS3 *s3) {
     *page = (Page){.s3 = s3};
     buf_init(&page->names, 0);
+    buf_init(&page->facts, 0);
     buf_init(&page->token, 0);
 }
 
 static void page_done(Page *page) {
     buf_done(&page->names);
+    buf_done(&page->facts);
     buf_done(&page->token);
+}
+
+static int show_page(const Page *page, S3Visit visit, void *ctx) {
+    const char *name = page->names.data;
+    const size_t n_prefix = strlen(page->s3->url.prefix);
+    for (size_t i = 0; i < page->facts.bytes / sizeof(S3Fact); i++) {
+        char key[RELAY_KEY_BYTES];
+        const size_t n = strlen(name);
+        S3Fact fact;
+        memcpy(&fact, page->facts.data + i * sizeof fact, sizeof fact);
+        if (n - n_prefix - 3 < sizeof key) {
+            memcpy(key, name + n_prefix, n - n_prefix - 3);
+            key[n - n_prefix - 3] = '\0';
+            TRY(visit(ctx, kind_of(page->s3, name), key, &fact));
+        }
+        name += n + 1;
+    }
+    return 0;
+}
+
+int relay_s3_list(RelayS3 *s3, const char *under, S3Visit visit, void *ctx) {
+    Page page;
+    int rc = 0;
+    page_init(&page, s3);
+    do {
+        rc = list(s3, under, &page);
+        if (rc >= 0)
+            rc = show_page(&page, visit, ctx);
+    } while (rc >= 0 && page.more);
+    page_done(&page);
+    return rc;
 }
 
 int relay_s3_count(Relay *relay, const char *prefix, int64_t *out_count) {
@@ -202,8 +274,11 @@ int relay_s3_drop(Relay *relay, const char *const *prefixes, int n_prefixes, int
 
 typedef struct Uploads {
     const RelayS3 *s3;
-    Buf pairs;              /* a name and an id, each with a zero byte behind */
-    Buf name, id;           /* of the one being read */
+    Buf pairs;         /* a name and an id, each with a zero byte behind */
+    Buf name, id;      /* of the one being read */
+    int64_t began_ms;  /* of it; -1 not told */
+    int64_t before_ms; /* only those that began before; by the store's clock */
+    int64_t n;
     Buf next_name, next_id; /* where the next page begins */
     bool more;
 } Uploads;
@@ -229,7 +304,11 @@ static int take_upload(void *arg, const char *path, const char *text) {
         return set_text(&uploads->next_id, text);
     if (strcmp(path, "IsTruncated") == 0)
         uploads->more = strcmp(text, "true") == 0;
-    if (strcmp(path, "Upload") == 0 && kind_of(uploads->s3, buf_string(&uploads->name)) == 'o') {
+    if (strcmp(path, "Upload/Initiated") == 0)
+        uploads->began_ms = time_of(text);
+    if (strcmp(path, "Upload") == 0 && kind_of(uploads->s3, buf_string(&uploads->name)) == 'o' &&
+        uploads->began_ms <= uploads->before_ms) {
+        uploads->n++;
         TRY(buf_add(&uploads->pairs, uploads->name.data, uploads->name.bytes + 1));
         return buf_add(&uploads->pairs, buf_string(&uploads->id), uploads->id.bytes + 1);
     }
@@ -273,20 +352,30 @@ static int abort_uploads(RelayS3 *s3, const Uploads *uploads) {
     return 0;
 }
 
-/* What a put leaves that was killed on the way: parts that nobody sees and that cost. */
-void relay_s3_tidy(Relay *relay, const char *prefix) {
-    RelayS3 *s3 = (RelayS3 *)relay;
-    Uploads uploads = {.s3 = s3};
+int relay_s3_end_uploads(RelayS3 *s3, const char *under, int64_t older_ms, bool dry_run,
+                         int64_t *out_n) {
+    Uploads uploads = {.s3 = s3,
+                       .began_ms = -1,
+                       .before_ms =
+                           older_ms > 0 ? s3_client_wall_us() / 1000 - older_ms : INT64_MAX};
     Buf *const bufs[] = {&uploads.pairs, &uploads.name, &uploads.id, &uploads.next_name,
                          &uploads.next_id};
     int rc = 0;
     for (int i = 0; i < 5; i++)
         buf_init(bufs[i], 0);
     for (int i = 0; i < MAX_UPLOAD_PAGES && rc >= 0 && (i == 0 || uploads.more); i++) {
-        rc = list_uploads(s3, prefix, &uploads);
-        if (rc >= 0)
+        rc = list_uploads(s3, under, &uploads);
+        if (rc >= 0 && !dry_run)
             rc = abort_uploads(s3, &uploads);
     }
     for (int i = 0; i < 5; i++)
         buf_done(bufs[i]);
+    *out_n = uploads.n;
+    return rc;
+}
+
+/* What a put leaves that was killed on the way: parts that nobody sees and that cost. */
+void relay_s3_tidy(Relay *relay, const char *prefix) {
+    int64_t n = 0;
+    (void)relay_s3_end_uploads((RelayS3 *)relay, prefix, 0, false, &n);
 }

@@ -33,6 +33,7 @@ typedef struct RelaySurvey { /* of an implementation: RelayOps.survey */
     int (*visit)(Relay *relay, const char *prefix, RelayVisit visit, void *ctx);
     int (*sweep)(Relay *relay, int64_t older_ms, bool dry_run, RelaySwept *out_swept);
     int (*about)(Relay *relay, RelayTell tell, void *ctx);
+    bool asks; /* no store of this kind wakes who waits: a waiting get asks again and again */
 } RelaySurvey;
 
 /* Show every item at or under `prefix` ("" for all), each once, in no order. What comes or goes

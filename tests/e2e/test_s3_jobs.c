@@ -79,6 +79,25 @@ Test(s3_jobs, workers_die, .init = enter, .fini = e2e_leave) {
     nothing_is_left();
 }
 
+/* ---- gc and doctor ---- */
+
+Test(s3_jobs, gc_and_doctor_look_at_it, .init = enter, .fini = e2e_leave) {
+    E2e run = e2e_train(e2e_job("mlp", e2e_mlp), "dead",
+                        E2E_ARGS("--set", relay_set(), "--set", "timeouts.heartbeat=20ms"));
+    cr_assert(e2e_await_rows(&run, "dead", 12), "%s", e2e_read(run.err));
+    kill(run.pid, SIGKILL);
+    e2e_wait(&run);
+    while (e2e_processes_of(run.pid) > 0)
+        e2e_sleep_ms(5);
+    cr_assert_eq(e2e_run(&run, E2E_ARGS("gc", url, "--dry-run")), 0, "%s", e2e_read(run.err));
+    cr_expect(strstr(e2e_read(run.out), "mlp generation 1: left alone"), "%s", e2e_read(run.out));
+    cr_assert_eq(e2e_run(&run, E2E_ARGS("doctor", url)), 1, "%s", e2e_read(run.err));
+    const char *text = e2e_read(run.out);
+    cr_expect(strstr(text, "requests are signed but not encrypted"), "%s", text);
+    cr_expect(strstr(text, "\n1 problem:\n"), "%s", text);
+    cr_expect(strstr(text, "sums               no"), "%s", text);
+}
+
 /* ---- no secret is written anywhere ---- */
 
 static int look_for_secret(const char *path, const struct stat *about, int type,
