@@ -74,4 +74,5 @@ static int s3_about(Relay *relay, RelayTell tell, void *ctx) {
     return 0;
 }
 
-const RelaySurvey relay_s3_survey = {.visit = s3_visit, .sweep = s3_sweep, .about = s3_about, .asks = true};
+const RelaySurvey relay_s3_survey = {
+    .visit = s3_visit, .sweep = s3_sweep, .about = s3_about, .asks = true};
