@@ -355,8 +355,10 @@ static int layers_run_forward(Layers *layers, Stream *stream, MicroPlace place, 
 }
 
 int layers_forward(Layers *layers, Stream *stream, MicroPlace place, int32_t slot) {
+    const int64_t start_ns = layers->forward_ns != NULL ? clock_now_ns() : 0;
     TRY(layers_load(layers, stream, place, slot));
     TRY(layers_receive(layers, stream, place, slot));
+    TRY(layers_note_time(layers, stream, layers->forward_ns, 0, start_ns));
     TRY(layers_run_forward(layers, stream, place, slot, false));
     layers->n_forward++;
     return 0;

@@ -61,7 +61,7 @@ void layers_on_backward(Layers *layers, int (*done)(void *ctx, int32_t layer, St
 int layers_end_step(Layers *layers, Stream *stream);
 
 /* Record each layer's nanoseconds of the passes from now on (arrays of the stage's layers, added
- * to; NULL: stop). For profiling. */
+ * to; NULL: stop). What brings in data counts as the first layer's. For profiling. */
 void layers_time(Layers *layers, int64_t *forward_ns, int64_t *backward_ns);
 
 /* Staging blobs. in: where the blob of that edge is to be received. out: the values (or gradient

@@ -12,9 +12,9 @@
 #include "storage/relay.h"
 #include "tests/support/e2e.h"
 
-enum { STEPS = 300 };
+enum { STEPS = 200 };
 
-#define SHORT "--set", "steps=300"
+#define SHORT "--set", "steps=200"
 #define RELAY SHORT, "--set", "relay=file://relay"
 
 /* Train in the common relay until `row`, and die there with all that lies in it. */
@@ -31,7 +31,7 @@ static void die_at(const char *job, const char *out, int64_t row) {
 Test(relay_leftovers, another_rate, .init = e2e_enter, .fini = e2e_leave) {
     const char *job = e2e_job("mlp", e2e_mlp);
     e2e_train_fully(job, "empty", E2E_ARGS(SHORT, "--set", "update.lr=0.01"));
-    die_at(job, "first", 60);
+    die_at(job, "first", 40);
     die_at(job, "second", 15);
     int left = e2e_files_in("relay");
     e2e_train_fully(job, "third", E2E_ARGS(RELAY, "--set", "update.lr=0.01"));
@@ -44,7 +44,7 @@ Test(relay_leftovers, another_rate, .init = e2e_enter, .fini = e2e_leave) {
 /* Another model, of the same name, with the same keys and other shapes. */
 Test(relay_leftovers, another_model, .init = e2e_enter, .fini = e2e_leave) {
     const char *job = e2e_job("mlp", e2e_mlp);
-    die_at(job, "first", 60);
+    die_at(job, "first", 40);
     e2e_train_fully(job, "second", E2E_ARGS(RELAY, "--set", "model.options.hidden=[24,40]"));
     e2e_train_fully(job, "empty", E2E_ARGS(SHORT, "--set", "model.options.hidden=[24,40]"));
     e2e_check_equal("empty", "second", STEPS);
@@ -54,7 +54,7 @@ Test(relay_leftovers, another_model, .init = e2e_enter, .fini = e2e_leave) {
 Test(relay_leftovers, resumed, .init = e2e_enter, .fini = e2e_leave) {
     const char *job = e2e_job("mlp", e2e_mlp);
     e2e_train_fully(job, "empty", E2E_ARGS(SHORT));
-    die_at(job, "first", 60);
+    die_at(job, "first", 40);
     e2e_train_fully(job, "first", E2E_ARGS(RELAY, "--resume", "latest"));
     e2e_check_equal("empty", "first", STEPS);
     e2e_check_rows("first", STEPS);
