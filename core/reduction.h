@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define REDUCE_CHUNK_BYTES (INT64_C(512) << 10)
+#define REDUCE_CHUNK_BYTES (INT64_C(256) << 10)
 #define REDUCE_LEAST_CHUNK_BYTES (INT64_C(4) << 10)
 #define REDUCE_MAX_CHUNK_BYTES (INT64_C(64) << 20)
 
