@@ -70,6 +70,40 @@ Test(redis_jobs, gpt, .init = enter, .fini = leave) {
     check_job("gpt", e2e_gpt, 120);
 }
 
+static void enter_with_module(void) {
+    static const char *const args[] = {"--loadmodule", REDIS_SERVER_MODULE, NULL};
+    begin(args);
+}
+
+/* Three replicas: each reads all, each adds up a part, the server adds; one of them dies, too. */
+Test(redis_jobs, every_form_of_the_reduction, .init = enter_with_module, .fini = leave) {
+    static const char *const forms[] = {"plan.reduce.form=whole", "plan.reduce.form=chunked",
+                                        "plan.reduce.form=in_store", "plan.reduce.form=auto"};
+    const char *job = e2e_job("mlp", e2e_mlp);
+    const char *const replicas = "plan.replicas=[1,3,1]";
+    e2e_train_fully(job, "files", E2E_ARGS("--set", replicas, "--set", forms[0]));
+    for (int i = 0; i < 4; i++) {
+        E2e run = e2e_train(job, "redis",
+                            E2E_ARGS("--overwrite", "--set", relay_set(""), "--set", replicas,
+                                     "--set", forms[i], "--set", "plan.reduce.chunk=4KiB"));
+        cr_assert(e2e_await_rows(&run, "redis", 40), "%s", e2e_read(run.err));
+        kill(e2e_worker("redis", 1, i % 3), SIGKILL);
+        cr_assert_eq(e2e_wait(&run), 0, "%s: %s", forms[i], e2e_read(run.err));
+        e2e_check_equal("files", "redis", 200);
+        e2e_check_same_rows("files", "redis", 0, 200);
+        server_is_empty();
+    }
+}
+
+/* A form that the relay cannot do is refused before anything begins. */
+Test(redis_jobs, a_server_that_cannot_add, .init = enter, .fini = leave) {
+    E2e run = e2e_train(e2e_job("mlp", e2e_mlp), "out",
+                        E2E_ARGS("--set", relay_set(""), "--set", "plan.reduce.form=in_store"));
+    cr_assert_eq(e2e_wait(&run), 4, "%s", e2e_read(run.err));
+    cr_assert(strstr(e2e_read(run.err), "this relay cannot add"), "%s", e2e_read(run.err));
+    server_is_empty();
+}
+
 Test(redis_jobs, workers_die, .init = enter, .fini = leave) {
     static const int workers[][2] = {{0, 0}, {1, 0}, {1, 1}, {2, 0}};
     const char *job = e2e_job("mlp", e2e_mlp);
