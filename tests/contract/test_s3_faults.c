@@ -143,7 +143,7 @@ FAULT_TEST(s3_busy, twenty_in_a_row) {
 FAULT_TEST(s3_busy, the_deadline_ends_it) {
     int64_t begin_ns = clock_now_ns();
     rule("PUT", S3_FAKE_REFUSE, 503, "SlowDown", 0);
-    cr_expect_eq(put_text(relay, "k", "text", 400), ERR_UNREACHABLE, "%s", err_text());
+    cr_expect_eq(put_text(relay, "k", "text", 2000), ERR_UNREACHABLE, "%s", err_text());
     expect_sentence("'k'");
     expect_sentence("503 SlowDown");
     expect_sentence("127.0.0.1:");
@@ -395,10 +395,10 @@ FAULT_TEST(s3_nonsense, half_the_xml) {
 FAULT_TEST(s3_nonsense, for_ever) {
     char *data = long_content();
     rule("POST uploads", S3_FAKE_GARBAGE, 0, "nonsense", 0);
-    cr_expect_eq(put_long(relay, "k", data, 400), ERR_CORRUPT, "%s", err_text());
+    cr_expect_eq(put_long(relay, "k", data, 3000), ERR_CORRUPT, "%s", err_text());
     expect_sentence("something that is no XML");
     rule("POST uploads", S3_FAKE_GARBAGE, 0, "<InitiateMultipartUploadResult/>", 0);
-    cr_expect_eq(put_long(relay, "k", data, 400), ERR_CORRUPT, "%s", err_text());
+    cr_expect_eq(put_long(relay, "k", data, 3000), ERR_CORRUPT, "%s", err_text());
     expect_sentence("without an id");
     free(data);
 }
@@ -556,7 +556,7 @@ FAULT_TEST(s3_create, lost_a_long_race) {
 FAULT_TEST(s3_uploads, aborted_when_they_fail) {
     char *data = long_content();
     rule("PUT partNumber=2", S3_FAKE_REFUSE, 500, "InternalError", 0);
-    cr_expect_eq(put_long(relay, "k", data, 500), ERR_UNREACHABLE, "%s", err_text());
+    cr_expect_eq(put_long(relay, "k", data, 3000), ERR_UNREACHABLE, "%s", err_text());
     expect_sentence("500 InternalError");
     cr_expect_eq(s3_fake_uploads(fake), 0, "the upload is left");
     cr_expect_eq(relay_has(relay, "k"), 0);
