@@ -143,7 +143,7 @@ FAULT_TEST(s3_busy, twenty_in_a_row) {
 FAULT_TEST(s3_busy, the_deadline_ends_it) {
     int64_t begin_ns = clock_now_ns();
     rule("PUT", S3_FAKE_REFUSE, 503, "SlowDown", 0);
-    cr_expect_eq(put_text(relay, "k", "text", 2000), ERR_UNREACHABLE, "%s", err_text());
+    cr_expect_eq(put_text(relay, "k", "text", 400), ERR_UNREACHABLE, "%s", err_text());
     expect_sentence("'k'");
     expect_sentence("503 SlowDown");
     expect_sentence("127.0.0.1:");
