@@ -53,29 +53,29 @@ static void check_job(const char *name, const char *text, int64_t n_steps) {
 }
 
 Test(s3_jobs, mlp, .init = enter, .fini = e2e_leave) {
-    check_job("mlp", e2e_mlp, 60);
+    check_job("mlp", e2e_mlp, 30);
 }
 
 Test(s3_jobs, gpt, .init = enter, .fini = e2e_leave) {
-    check_job("gpt", e2e_gpt, 40);
+    check_job("gpt", e2e_gpt, 20);
 }
 
 Test(s3_jobs, workers_die, .init = enter, .fini = e2e_leave) {
     static const int workers[][2] = {{0, 0}, {1, 1}, {2, 0}};
     const char *job = e2e_job("mlp", e2e_mlp);
-    e2e_train_fully(job, "files", E2E_ARGS("--set", "steps=80"));
+    e2e_train_fully(job, "files", E2E_ARGS("--set", "steps=50"));
     E2e run = e2e_train(
         job, "s3",
-        E2E_ARGS("--set", "steps=80", "--set", relay_set(), "--set", "limits.restarts=20"));
+        E2E_ARGS("--set", "steps=50", "--set", relay_set(), "--set", "limits.restarts=20"));
     for (int i = 0; i < 3; i++) {
-        cr_assert(e2e_await_rows(&run, "s3", 15 + i * 20), "%s", e2e_read(run.err));
+        cr_assert(e2e_await_rows(&run, "s3", 8 + i * 14), "%s", e2e_read(run.err));
         kill(e2e_worker("s3", workers[i][0], workers[i][1]), SIGKILL);
     }
     cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
     cr_assert_geq(e2e_count("s3", "worker_died"), 2);
     e2e_check_clean(&run);
-    e2e_check_equal("files", "s3", 80);
-    e2e_check_same_rows("files", "s3", 0, 80);
+    e2e_check_equal("files", "s3", 50);
+    e2e_check_same_rows("files", "s3", 0, 50);
     nothing_is_left();
 }
 
