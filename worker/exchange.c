@@ -26,9 +26,8 @@ typedef struct ExchangeTask {
 /* A part of the vector that travels as one object. Its blobs have one form. */
 typedef struct ExchangeChunk {
     int64_t first, n; /* floats */
-    int32_t bucket;
-    int32_t holder;  /* who adds it up and publishes the sum; -1: each for itself, or the store */
-    BlobTensor wire; /* of contributions */
+    int32_t holder;   /* who adds it up and publishes the sum; -1: each for itself, or the store */
+    BlobTensor wire;  /* of contributions */
     size_t offset, bytes; /* of a contribution's blob: where its tensor lies, all of it */
     BlobTensor sum_wire;
     size_t sum_offset, sum_bytes;
@@ -39,6 +38,11 @@ typedef struct ExchangeChunk {
     ExchangeTask *puts, *gets, *sum_task; /* (n_own), (others), one or NULL */
 } ExchangeChunk;
 
+typedef struct ExchangeBucket { /* goes its way when all below `end` is final */
+    int64_t end;
+    int32_t first_chunk, end_chunk;
+} ExchangeBucket;
+
 struct Exchange {
     ExchangeSetup setup;
     FetchPeer *members, *holders;
@@ -48,9 +52,9 @@ struct Exchange {
     ReduceForm form;
     int64_t step;
     int32_t n_buckets, n_chunks;
-    int64_t *bucket_ends;  /* (n_buckets) */
-    ExchangeChunk *chunks; /* ascending; a bucket's lie together */
-    int32_t n_started;     /* buckets that have gone their way in this step */
+    ExchangeBucket *buckets; /* (n_buckets) */
+    ExchangeChunk *chunks;   /* ascending */
+    int32_t n_started;       /* buckets that have gone their way in this step */
     char *memory;
     ExchangeTask *tasks;
     int32_t n_tasks;
@@ -219,27 +223,26 @@ static int cut_vector(Exchange *exchange) {
                        (long long)setup->n_floats, (long long)chunk_bytes);
     }
     exchange->n_buckets = (int32_t)n_buckets;
-    exchange->bucket_ends = calloc((size_t)n_buckets + 1, sizeof *exchange->bucket_ends);
+    exchange->buckets = calloc((size_t)n_buckets + 1, sizeof *exchange->buckets);
     exchange->chunks = calloc((size_t)(n_buckets * pieces) + 1, sizeof *exchange->chunks);
-    if (exchange->bucket_ends == NULL || exchange->chunks == NULL) {
+    if (exchange->buckets == NULL || exchange->chunks == NULL) {
         return err_set(ERR_MEMORY, "%lld chunks of gradients", (long long)n_buckets * pieces);
     }
     for (int32_t b = 0; b < exchange->n_buckets; b++) {
         const int64_t first = setup->n_floats * b / n_buckets;
         const int64_t end = setup->n_floats * (b + 1) / n_buckets;
-        exchange->bucket_ends[b] = end;
+        ExchangeBucket *bucket = &exchange->buckets[b];
+        *bucket = (ExchangeBucket){.end = end, .first_chunk = exchange->n_chunks};
         for (int32_t p = 0; p < pieces; p++) {
             const int64_t from = first + (end - first) * p / pieces;
             const int64_t to = first + (end - first) * (p + 1) / pieces;
             if (from == to) {
                 continue;
             }
-            exchange->chunks[exchange->n_chunks++] =
-                (ExchangeChunk){.first = from,
-                                .n = to - from,
-                                .bucket = b,
-                                .holder = exchange->form == REDUCE_CHUNKED ? p : -1};
+            exchange->chunks[exchange->n_chunks++] = (ExchangeChunk){
+                .first = from, .n = to - from, .holder = exchange->form == REDUCE_CHUNKED ? p : -1};
         }
+        bucket->end_chunk = exchange->n_chunks;
     }
     return 0;
 }
@@ -425,7 +428,7 @@ void exchange_close(Exchange *exchange) {
     free(exchange->holders);
     free(exchange->own);
     free(exchange->own_number);
-    free(exchange->bucket_ends);
+    free(exchange->buckets);
     free(exchange->chunks);
     free(exchange->memory);
     free(exchange->tasks);
@@ -507,10 +510,10 @@ static void start_chunk(Exchange *exchange, ExchangeChunk *chunk) {
 
 /* Ask for the sums that others make. Behind the next bucket's contributions: these are there
  * earlier, and somebody waits for their sum. */
-static void ask_sums(Exchange *exchange, int32_t bucket) {
-    for (int32_t c = 0; c < exchange->n_chunks; c++) {
+static void ask_sums(Exchange *exchange, const ExchangeBucket *bucket) {
+    for (int32_t c = bucket->first_chunk; c < bucket->end_chunk; c++) {
         ExchangeChunk *chunk = &exchange->chunks[c];
-        if (chunk->bucket == bucket && chunk->sum_task != NULL && !gathers(exchange, chunk)) {
+        if (chunk->sum_task != NULL && !gathers(exchange, chunk)) {
             transfers_submit(exchange->transfers, TRANSFER_DOWN, &chunk->sum_task->transfer);
         }
     }
@@ -518,17 +521,15 @@ static void ask_sums(Exchange *exchange, int32_t bucket) {
 
 void exchange_ready(Exchange *exchange, int64_t end) {
     while (exchange->n_started < exchange->n_buckets &&
-           exchange->bucket_ends[exchange->n_started] <= end) {
-        const int32_t bucket = exchange->n_started++;
-        for (int32_t c = 0; c < exchange->n_chunks; c++) {
-            if (exchange->chunks[c].bucket == bucket) {
-                start_chunk(exchange, &exchange->chunks[c]);
-            }
+           exchange->buckets[exchange->n_started].end <= end) {
+        const ExchangeBucket *bucket = &exchange->buckets[exchange->n_started++];
+        for (int32_t c = bucket->first_chunk; c < bucket->end_chunk; c++) {
+            start_chunk(exchange, &exchange->chunks[c]);
         }
-        if (bucket > 0) {
+        if (bucket > exchange->buckets) {
             ask_sums(exchange, bucket - 1);
         }
-        if (bucket + 1 == exchange->n_buckets) {
+        if (exchange->n_started == exchange->n_buckets) {
             ask_sums(exchange, bucket);
         }
     }
