@@ -8,7 +8,7 @@
 #include "core/text.h"
 #include "storage/url.h"
 
-enum { MAX_DB = 65535, MAX_VALUE = 1024 };
+enum { MAX_DB = 65535 };
 
 /* What is unknown is quoted, unless it may be the rest of a password with a '/' or '?' in it. */
 static int unknown(const char *rest, const char *what, const char *quote, const char *expected) {
@@ -123,7 +123,8 @@ static int check_prefix(const char *prefix) {
     return 0;
 }
 
-static int set_parameter(const char *rest, const char *name, const char *value, RedisUrl *url) {
+static int set_parameter(void *ctx, const char *rest, const char *name, const char *value) {
+    RedisUrl *url = ctx;
     static const char *const names[] = {"password_file", "prefix", "ttl", "ca", "cert", "key"};
     int which = -1;
     for (int i = 0; i < 6; i++)
@@ -164,22 +165,6 @@ static int set_parameter(const char *rest, const char *name, const char *value, 
     }
 }
 
-static int parse_parameters(const char *from, RedisUrl *url) {
-    while (*from) {
-        char name[32];
-        char value[MAX_VALUE];
-        const char *end = from + strcspn(from, "&");
-        const char *equals = memchr(from, '=', (size_t)(end - from));
-        if (!equals)
-            return err_set(ERR_ARGUMENT, "the relay's URL: a parameter without '='");
-        TRY(url_decode("a parameter's name", from, equals, name, sizeof name));
-        TRY(url_decode(name, equals + 1, end, value, sizeof value));
-        TRY(set_parameter(from, name, value, url));
-        from = *end ? end + 1 : end;
-    }
-    return 0;
-}
-
 static int parse(const char *place, RedisUrl *url) {
     const char *question = place + strcspn(place, "?");
     const char *slash = memchr(place, '/', (size_t)(question - place));
@@ -197,7 +182,7 @@ static int parse(const char *place, RedisUrl *url) {
             return unknown(end, "the database", db, "is no number from 0 to 65535");
     }
     if (*question)
-        TRY(parse_parameters(question + 1, url));
+        TRY(url_parameters(question + 1, set_parameter, url));
     if (url->user[0] && !url->password[0]) /* no names: a password alone may have been meant */
         return err_set(ERR_ARGUMENT, "the relay's URL has a user and no password (a password "
                                      "alone is written ':PASSWORD@')");

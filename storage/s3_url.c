@@ -7,7 +7,7 @@
 #include "core/text.h"
 #include "storage/url.h"
 
-enum { MAX_VALUE = 1024, LEAST_BUCKET = 3, LEAST_TIMEOUT_MS = 1000, MOST_TIMEOUT_MS = 600000 };
+enum { LEAST_BUCKET = 3, LEAST_TIMEOUT_MS = 1000, MOST_TIMEOUT_MS = 600000 };
 
 typedef enum Parameter {
     ENDPOINT,
@@ -136,7 +136,9 @@ static int unknown(const char *name) {
     return err_set(ERR_ARGUMENT, "the relay's URL: the parameter '%s' is unknown", name);
 }
 
-static int set_parameter(const char *name, const char *value, S3Url *url) {
+static int set_parameter(void *ctx, const char *at, const char *name, const char *value) {
+    S3Url *url = ctx;
+    (void)at;
     int which = 0;
     while (which < N_PARAMETERS && strcmp(name, names[which]) != 0)
         which++;
@@ -170,22 +172,6 @@ static int set_parameter(const char *name, const char *value, S3Url *url) {
     }
 }
 
-static int parse_parameters(const char *from, S3Url *url) {
-    while (*from) {
-        char name[32];
-        char value[MAX_VALUE];
-        const char *end = from + strcspn(from, "&");
-        const char *equals = memchr(from, '=', (size_t)(end - from));
-        if (!equals)
-            return err_set(ERR_ARGUMENT, "the relay's URL: a parameter without '='");
-        TRY(url_decode("a parameter's name", from, equals, name, sizeof name));
-        TRY(url_decode(name, equals + 1, end, value, sizeof value));
-        TRY(set_parameter(name, value, url));
-        from = *end ? end + 1 : end;
-    }
-    return 0;
-}
-
 /* What belongs together. */
 static int check_whole(S3Url *url) {
     bool endpoint = url->given & 1U << ENDPOINT;
@@ -214,7 +200,7 @@ int s3_url_parse(const char *place, S3Url *out_url) {
     if (slash)
         TRY(parse_prefix(slash + 1, question, &url));
     if (*question)
-        TRY(parse_parameters(question + 1, &url));
+        TRY(url_parameters(question + 1, set_parameter, &url));
     TRY(check_whole(&url));
     *out_url = url;
     return 0;

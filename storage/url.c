@@ -1,6 +1,10 @@
 #include "storage/url.h"
 
+#include <string.h>
+
 #include "core/err.h"
+
+enum { MAX_NAME = 32, MAX_VALUE = 1024 };
 
 static int hex_digit(char c) {
     return c >= '0' && c <= '9'   ? c - '0'
@@ -31,5 +35,21 @@ int url_decode(const char *what, const char *from, const char *end, char *out, s
         out[n++] = c;
     }
     out[n] = '\0';
+    return 0;
+}
+
+int url_parameters(const char *text, UrlTake take, void *ctx) {
+    while (*text) {
+        char name[MAX_NAME];
+        char value[MAX_VALUE];
+        const char *end = text + strcspn(text, "&");
+        const char *equals = memchr(text, '=', (size_t)(end - text));
+        if (!equals)
+            return err_set(ERR_ARGUMENT, "the relay's URL: a parameter without '='");
+        TRY(url_decode("a parameter's name", text, equals, name, sizeof name));
+        TRY(url_decode(name, equals + 1, end, value, sizeof value));
+        TRY(take(ctx, text, name, value));
+        text = *end ? end + 1 : end;
+    }
     return 0;
 }

@@ -311,26 +311,15 @@ static void restarted(const char *const *args, const char *save) {
     free(sum.data);
 }
 
+static const char *const appending[] = {
+    "--loadmodule", REDIS_SERVER_MODULE, "--appendonly", "yes", "--appendfsync", "always", NULL};
+
 Test(redis_sum_restart, with_an_append_file) {
-    static const char *const args[] = {"--loadmodule",
-                                       REDIS_SERVER_MODULE,
-                                       "--appendonly",
-                                       "yes",
-                                       "--appendfsync",
-                                       "always",
-                                       NULL};
-    restarted(args, NULL);
+    restarted(appending, NULL);
 }
 
 Test(redis_sum_restart, with_a_rewritten_append_file) {
-    static const char *const args[] = {"--loadmodule",
-                                       REDIS_SERVER_MODULE,
-                                       "--appendonly",
-                                       "yes",
-                                       "--appendfsync",
-                                       "always",
-                                       NULL};
-    restarted(args, "BGREWRITEAOF");
+    restarted(appending, "BGREWRITEAOF");
 }
 
 Test(redis_sum_restart, with_an_append_file_rewritten_as_commands) {

@@ -10,6 +10,7 @@
 #include "core/hash.h"
 #include "storage/blob.h"
 #include "storage/sum.h"
+#include "tests/support/sum_cases.h"
 
 #define KEY "job/g1/t0/r.0"
 enum { N_TENSORS = 3, MAX_N = 8 };
@@ -105,27 +106,6 @@ static void expect_sum(Sum *sum, int n) {
     }
 }
 
-/* The next order of 0..n-1 after the one in `order`; false behind the last. */
-static bool next_order(int *order, int n) {
-    int i = n - 2;
-    while (i >= 0 && order[i] > order[i + 1])
-        i--;
-    if (i < 0)
-        return false;
-    int j = n - 1;
-    while (order[j] < order[i])
-        j--;
-    int kept = order[i];
-    order[i] = order[j];
-    order[j] = kept;
-    for (int a = i + 1, b = n - 1; a < b; a++, b--) {
-        kept = order[a];
-        order[a] = order[b];
-        order[b] = kept;
-    }
-    return true;
-}
-
 Test(sum, all_orders) {
     int n_orders = 0;
     for (int n = 1; n <= 5; n++) {
@@ -142,7 +122,7 @@ Test(sum, all_orders) {
             expect_sum(sum, n);
             sum_close(sum);
             n_orders++;
-        } while (next_order(order, n));
+        } while (sum_case_next_order(order, n));
     }
     cr_expect_eq(n_orders, 1 + 2 + 6 + 24 + 120);
 }
