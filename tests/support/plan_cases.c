@@ -83,9 +83,8 @@ static PlanCase choose(const Pairs *pairs, PlanCase fixed, int first, int second
 }
 
 static void choose_pairwise(PlanCases *cases, int n_axes) {
-    static _Thread_local Pairs pairs;
+    Pairs pairs = {0};
     uint64_t state = 11;
-    memset(&pairs, 0, sizeof pairs);
     PlanCase one = {{0}};
     for (int i = 0; i < levels[AXIS_GEOMETRY] * levels[AXIS_STAGES]; i++) {
         one.value[AXIS_GEOMETRY] = i / levels[AXIS_STAGES];

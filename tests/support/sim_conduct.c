@@ -12,23 +12,23 @@
 enum { SIM_BLOB_BYTES = 1 << 20, SIM_COUNTS = 4 };
 
 /* An exchange object as it was read. */
-typedef struct SimBlob {
+struct SimBlob {
     _Alignas(64) char bytes[SIM_BLOB_BYTES];
     BlobTensor tensors[3];
     size_t offsets[3];
-} SimBlob;
+};
 
 static int sim_get(Sim *sim, Key key, int n_tensors, const SimBlob **out_blob) {
-    static _Thread_local SimBlob blob;
+    SimBlob *blob = sim->blob;
     size_t bytes = 0;
     int n = 0;
-    TRY(relay_get(sim->relay, key.text, blob.bytes, sizeof blob.bytes,
+    TRY(relay_get(sim->relay, key.text, blob->bytes, sizeof blob->bytes,
                   clock_deadline_ms(sim->job->wait_ms), &bytes));
-    TRY(blob_parse(blob.bytes, bytes, key.text, blob.tensors, blob.offsets, n_tensors, &n));
+    TRY(blob_parse(blob->bytes, bytes, key.text, blob->tensors, blob->offsets, n_tensors, &n));
     if (n != n_tensors) {
         return err_set(ERR_CORRUPT, "'%s' holds %d tensors, expected %d", key.text, n, n_tensors);
     }
-    *out_blob = &blob;
+    *out_blob = blob;
     return 0;
 }
 
@@ -185,7 +185,7 @@ static int sim_commit(Sim *sim, int64_t step) {
     return sim_drop(sim);
 }
 
-int sim_conduct(Sim *sim) {
+static int sim_follow(Sim *sim) {
     const Order *order = &sim->job->order;
     if (order->eval_only) {
         return sim_watch_eval(sim, order->first_step);
@@ -203,4 +203,15 @@ int sim_conduct(Sim *sim) {
         }
     }
     return 0;
+}
+
+int sim_conduct(Sim *sim) {
+    sim->blob = aligned_alloc(64, sizeof *sim->blob);
+    if (sim->blob == NULL) {
+        return err_set(ERR_MEMORY, "the exchange objects of a simulation");
+    }
+    const int code = sim_follow(sim);
+    free(sim->blob);
+    sim->blob = NULL;
+    return code;
 }

@@ -10,6 +10,7 @@
 #include "tests/support/sim.h"
 
 typedef struct Sim Sim;
+typedef struct SimBlob SimBlob;
 
 typedef struct SimWorker {
     Sim *sim;
@@ -29,7 +30,8 @@ struct Sim {
     const SimJob *job;
     const SimFaults *faults;
     RelayMemStore *store;
-    Relay *relay; /* the conductor's */
+    Relay *relay;  /* the conductor's */
+    SimBlob *blob; /* the exchange object it read last */
     KeySpace space;
     SimWorker workers[SIM_MAX_WORKERS];
     int32_t n_workers;
