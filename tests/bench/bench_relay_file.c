@@ -17,6 +17,7 @@
 #include "core/err.h"
 #include "storage/relay.h"
 #include "tests/bench/bench.h"
+#include "tests/support/temp.h"
 
 enum { OBJECT_BYTES = 8000000, N_WARM = 20, N_ROUNDS = 400, N_SIDES = 2 };
 enum { PLAIN, RELAY };
@@ -136,9 +137,8 @@ int main(int argc, char **argv) {
     bench_begin(argc, argv);
     Bench bench = {.data = malloc(OBJECT_BYTES)};
     int ends[2];
-    const char *above = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-    snprintf(bench.folder, sizeof bench.folder, "%s/funcpipe-bench-XXXXXX", above);
-    if (!bench.data || !mkdtemp(bench.folder) || socketpair(AF_UNIX, SOCK_STREAM, 0, ends) < 0)
+    if (!bench.data || temp_make(bench.folder, sizeof bench.folder, "bench") < 0 ||
+        socketpair(AF_UNIX, SOCK_STREAM, 0, ends) < 0)
         die("beginning");
     memset(bench.data, 'b', OBJECT_BYTES);
     snprintf(bench.url, sizeof bench.url, "file://%s/relay", bench.folder);

@@ -22,6 +22,7 @@
 #include "core/stage.h"
 #include "core/text.h"
 #include "tests/bench/bench.h"
+#include "tests/support/temp.h"
 
 enum { MAX_JOBS = 8 };
 enum { MAX_TRACE_BYTES = 256 << 20, PROFILE_RUNS = 3, PROFILE_MS = 120000 };
@@ -55,12 +56,10 @@ static void remove_folders(void) {
 
 static void make_folder(Work *work) {
     static bool registered;
-    const char *above = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
     int i = 0;
     while (i < MAX_JOBS - 1 && folders[i][0])
         i++;
-    snprintf(work->folder, sizeof work->folder, "%s/funcpipe-bench-XXXXXX", above);
-    if (!mkdtemp(work->folder))
+    if (temp_make(work->folder, sizeof work->folder, "bench") < 0)
         bench_must(err_errno(ERR_IO, errno, "'%s'", work->folder), "making a folder");
     memcpy(folders[i], work->folder, sizeof work->folder);
     if (!registered)

@@ -20,6 +20,7 @@
 #include "core/clock.h"
 #include "core/err.h"
 #include "tests/support/e2e_parts.h"
+#include "tests/support/temp.h"
 
 enum { E2E_PATIENCE_MS = 60000, E2E_MAX_KEPT = 4096, E2E_MAX_RUNS = 256 };
 
@@ -77,8 +78,8 @@ void *e2e_keep(void *thing, void (*release)(void *thing)) {
 
 void e2e_enter(void) {
     unsetenv("FUNCPIPE_WORKER");
-    snprintf(folder, sizeof folder, "/tmp/funcpipe-e2e.XXXXXX");
-    cr_assert(mkdtemp(folder) != NULL && chdir(folder) == 0, "no folder for the test");
+    cr_assert(temp_make(folder, sizeof folder, "e2e") == 0 && chdir(folder) == 0,
+              "no folder for the test");
 }
 
 static int remove_one(const char *path, const struct stat *about, int flag, struct FTW *ftw) {

@@ -7,6 +7,7 @@
 #include "core/err.h"
 #include "storage/relay_file.h"
 #include "tests/support/relay_suite.h"
+#include "tests/support/temp.h"
 
 /* ---- memory ---- */
 
@@ -45,12 +46,7 @@ void relay_suite_remove_folder(const char *path) {
 }
 
 int relay_suite_folder(char *out_path, size_t path_bytes) {
-    const char *temporary = getenv("TMPDIR");
-    const char *above = access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm"
-                        : temporary                          ? temporary
-                                                             : "/tmp";
-    int n = snprintf(out_path, path_bytes, "%s/funcpipe-test-XXXXXX", above);
-    return n > 0 && (size_t)n < path_bytes && mkdtemp(out_path) ? 0 : -1;
+    return temp_make(out_path, path_bytes, "test");
 }
 
 static int file_place_open(void **out_place) {

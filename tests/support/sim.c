@@ -8,14 +8,14 @@
 
 #include "core/text.h"
 #include "tests/support/sim_internal.h"
+#include "tests/support/temp.h"
 #include "worker/run.h"
 
 enum { SIM_MAX_ATTEMPTS = 64, SIM_MAX_RULES = 8 };
 
 static int sim_folder_make(char *out, size_t out_bytes) {
-    snprintf(out, out_bytes, "%s/funcpipe-sim.XXXXXX",
-             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
-    return mkdtemp(out) == NULL ? err_set(ERR_IO, "no temporary folder '%s'", out) : 0;
+    return temp_make(out, out_bytes, "sim") < 0 ? err_set(ERR_IO, "no temporary folder '%s'", out)
+                                                : 0;
 }
 
 /* ---- a worker's relay ---- */

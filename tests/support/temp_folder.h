@@ -11,11 +11,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/support/temp.h"
+
 static char temp_folder[64];
 
 static inline void temp_enter(void) {
-    snprintf(temp_folder, sizeof temp_folder, "/tmp/funcpipe-test.XXXXXX");
-    cr_assert_not_null(mkdtemp(temp_folder));
+    cr_assert_eq(temp_make(temp_folder, sizeof temp_folder, "test"), 0);
 }
 
 static inline int temp_remove_one(const char *path, const struct stat *about, int flag,
