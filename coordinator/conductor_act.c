@@ -8,6 +8,7 @@
 #include "coordinator/conductor_parts.h"
 #include "core/clock.h"
 #include "core/err.h"
+#include "core/stage.h"
 #include "core/text.h"
 
 enum { CONDUCT_MAX_CLAIMS = 1 << 20, CONDUCT_NOTE_MARGIN_MS = 60000 };
@@ -145,12 +146,35 @@ static int claim(Conductor *conductor) {
                    CONDUCT_MAX_CLAIMS);
 }
 
-/* What the form of the reductions depends on: the quickest of a few questions, and whether the
- * relay can add. */
+/* Is anything summed over several holders: replicas, or stages with a tied parameter? */
+static int has_sums(const Order *order) {
+    int found = 0;
+    const PlanSpec *plan = &order->plan;
+    for (int32_t s = 0; s < plan->n_stages && !found; s++) {
+        Stage stage;
+        found = plan->replicas[s] > 1;
+        TRY(stage_init(&stage, &order->model, plan->ends, plan->n_stages, s));
+        for (int32_t p = 0; p < stage.n_params && !found; p++)
+            found = stage.params[p].tied_across;
+        stage_done(&stage);
+    }
+    return found;
+}
+
+/* What the form of the sums depends on, where there are some and it is to be chosen: the quickest
+ * of a few questions, and whether the relay can add. */
 static int measure_relay(Conductor *conductor) {
     enum { N_QUESTIONS = 5 };
     ReduceSpec *reduce = &conductor->order.plan.reduce;
     int64_t least_ns = INT64_MAX;
+    reduce->store_adds = relay_adds(conductor->relay);
+    if (reduce->form == REDUCE_IN_STORE && !reduce->store_adds)
+        return err_set(ERR_INFEASIBLE,
+                       "plan.reduce.form is \"in_store\", but this relay cannot add: load the "
+                       "module funcpipe.so into all its servers, or choose \"auto\"");
+    int sums = reduce->form == REDUCE_AUTO ? has_sums(&conductor->order) : 0;
+    if (sums <= 0)
+        return sums;
     for (int i = 0; i < N_QUESTIONS; i++) {
         int64_t start_ns = clock_now_ns();
         Key key = key_claim(conductor->space.job, conductor->space.generation);
@@ -159,11 +183,6 @@ static int measure_relay(Conductor *conductor) {
         least_ns = took_ns < least_ns ? took_ns : least_ns;
     }
     reduce->latency_us = least_ns / 1000 + 1;
-    reduce->store_adds = relay_adds(conductor->relay);
-    if (reduce->form == REDUCE_IN_STORE && !reduce->store_adds)
-        return err_set(ERR_INFEASIBLE,
-                       "plan.reduce.form is \"in_store\", but this relay cannot add: load the "
-                       "module funcpipe.so into all its servers, or choose \"auto\"");
     return 0;
 }
 

@@ -209,3 +209,25 @@ Test(traffic, of_one_that_died, .init = e2e_enter, .fini = e2e_leave) {
     cr_expect_eq(figure(traffic_of("out", 0), "duplicates"), 0);
     cr_expect_eq(figure(traffic_of("out", 1), "requests"), 0, "files have no server");
 }
+
+/* The relay is asked how quick it is where a form of sums is to be chosen, and only there. */
+Test(traffic, the_relay_is_measured_for_a_choice_alone, .init = e2e_enter, .fini = e2e_leave) {
+    static const struct {
+        const char *text, *set;
+        bool asked;
+    } cases[] = {{e2e_mlp, "plan.reduce.form=auto", true},
+                 {e2e_mlp, "plan.reduce.form=whole", false},
+                 {e2e_mlp, "plan.replicas=[1,1,1]", false},
+                 {e2e_gpt, "plan.reduce.form=auto", true}};
+    e2e_wrap_worker("grep -o '\"latency_us\": *[0-9]*' \"$ORDER\" >latency");
+    for (int i = 0; i < 4; i++) {
+        char out[16];
+        long long us = -1;
+        snprintf(out, sizeof out, "out%d", i);
+        e2e_train_fully(e2e_job("job", cases[i].text), out,
+                        E2E_ARGS("--set", "steps=2", "--set", cases[i].set));
+        cr_assert_eq(sscanf(e2e_read("latency"), "\"latency_us\":%lld", &us), 1, "%s",
+                     e2e_read("latency"));
+        cr_expect_eq(us > 0, cases[i].asked, "%d: %lld us", i, us);
+    }
+}
