@@ -80,6 +80,15 @@ Key key_control(const KeySpace *space) {
     return make(SPACE "n/control", SPACE_OF(space));
 }
 
+Key key_watermark(const KeySpace *space, int index) {
+    return make(SPACE "n/w.%d", SPACE_OF(space), index);
+}
+
+bool key_is_watermark(const char *key) {
+    const char *last = strrchr(key, '/');
+    return last && strncmp(last, "/w.", 3) == 0;
+}
+
 Key key_claim(const char *job, int64_t generation) {
     return make("%s/claim.%lld", job, number(generation));
 }

@@ -14,6 +14,7 @@
  *     KEY.I                      contribution I to the sum KEY (relay_add); no object of its own
  *     JOB/gGEN/c/f.S.R.A         fence: attempt A of worker S.R has been started
  *     JOB/gGEN/n/h.S.R           heartbeat note          JOB/gGEN/n/control   control note
+ *     JOB/gGEN/n/w.I             watermark note: its run lives, and what the relay must not forget
  *     JOB/claim.GEN              this generation number is taken (relay_put tells who was first)
  *
  * Numbers are decimal without padding. Step counts from 0 (the first step of the job). */
@@ -49,6 +50,8 @@ Key key_saved(const KeySpace *space, int64_t step, int stage, int replica);
 Key key_fence(const KeySpace *space, int stage, int replica, int64_t attempt);
 Key key_heartbeat(const KeySpace *space, int stage, int replica);
 Key key_control(const KeySpace *space);
+Key key_watermark(const KeySpace *space, int index);
+bool key_is_watermark(const char *key);
 Key key_claim(const char *job, int64_t generation);
 /* What contribution `index` to the sum `key` is sealed under. A sum's key has at most
  * RELAY_KEY_BYTES - 1 - KEY_PART_BYTES characters, so that this is a key, too. */

@@ -273,6 +273,11 @@ int relay_note_get(Relay *relay, const char *key, void *buf, size_t capacity, si
     return 0;
 }
 
+int relay_server(const Relay *relay, const char *key, int *out_n) {
+    *out_n = 1;
+    return relay->ops->server ? relay->ops->server(relay, key, out_n) : 0;
+}
+
 void relay_interrupt(Relay *relay, bool on) {
     relay->ops->interrupt(relay, on);
 }

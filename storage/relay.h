@@ -17,7 +17,7 @@
 #include "core/buf.h"
 
 enum { RELAY_KEY_BYTES = 200, RELAY_NOTE_MAX_BYTES = 4096, RELAY_MAX_PARTS = 64 };
-enum { RELAY_MAX_PREFIXES = 1024 };
+enum { RELAY_MAX_PREFIXES = 1024, RELAY_MAX_SERVERS = 16 };
 #define RELAY_MAX_OBJECT_BYTES ((size_t)1 << 34)
 
 typedef struct Relay Relay;
@@ -45,7 +45,8 @@ typedef struct RelayOps {
     void (*interrupt)(Relay *relay, bool on);
     void (*tidy)(Relay *relay, const char *prefix); /* NULL: nothing is ever left */
     int (*add)(Relay *relay, const char *key, int index, int n, const Slice *parts, int n_parts,
-               int64_t deadline_ns);  /* NULL: this store cannot sum */
+               int64_t deadline_ns); /* NULL: this store cannot sum */
+    int (*server)(const Relay *relay, const char *key, int *out_n); /* NULL: there is but one */
     const struct RelaySurvey *survey; /* storage/relay_survey.h; NULL: it cannot be listed */
 } RelayOps;
 
@@ -105,6 +106,10 @@ int relay_note_get(Relay *relay, const char *key, void *buf, size_t capacity, si
 
 /* on: every wait under way or to come on this handle returns ERR_CANCELLED; off: waits again. */
 void relay_interrupt(Relay *relay, bool on);
+
+/* The number of the server that holds the key, of *out_n (at most RELAY_MAX_SERVERS) that may each
+ * lose what it holds. */
+int relay_server(const Relay *relay, const char *key, int *out_n);
 
 /* ---- implementations ---- */
 int relay_file_open(const char *directory, Relay **out_relay);

@@ -163,11 +163,21 @@ int relay_redis_check(const char *place, bool tls) {
                   : 0;
 }
 
+_Static_assert((int)REDIS_MAX_SERVERS <= (int)RELAY_MAX_SERVERS,
+               "a URL names no more servers than these");
+
+static int redis_server(const Relay *relay, const char *key, int *out_n) {
+    const RelayRedis *redis = (const RelayRedis *)relay;
+    *out_n = redis->url.n_servers;
+    return relay_redis_server(redis, key);
+}
+
 #define REDIS_OPS                                                                                  \
     .name = "redis", .close = redis_close, .put = relay_redis_put, .get = relay_redis_get,         \
     .size = relay_redis_size, .has = relay_redis_has, .drop = relay_redis_drop,                    \
     .count = relay_redis_count, .note_put = relay_redis_note_put,                                  \
-    .note_get = relay_redis_note_get, .interrupt = redis_interrupt, .survey = &relay_redis_survey
+    .note_get = relay_redis_note_get, .interrupt = redis_interrupt, .server = redis_server,        \
+    .survey = &relay_redis_survey
 static const RelayOps ops_without_add = {REDIS_OPS};
 static const RelayOps ops_with_add = {REDIS_OPS, .add = relay_redis_add};
 #undef REDIS_OPS

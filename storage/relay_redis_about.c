@@ -110,7 +110,7 @@ static void tell_memory(const Telling *telling) {
 }
 
 static void tell_persistence(const Telling *telling) {
-    static const char resume[] = "; a job that was running then goes on with --resume latest";
+    static const char resume[] = "; a job that runs then goes back to its last save";
     char value[VALUE_BYTES];
     char last[NUMBER_BYTES];
     int64_t aof = info_number(telling, "aof_enabled", -1);

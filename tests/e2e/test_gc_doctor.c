@@ -46,7 +46,7 @@ static const cJSON *generation(const cJSON *report, const char *job) {
     return NULL;
 }
 
-#define NOTES_OF(job) "EVAL \"return #redis.call('KEYS', 'funcpipe:n:" job "/*')\" 0"
+#define HEARTBEATS_OF(job) "EVAL \"return #redis.call('KEYS', 'funcpipe:n:" job "/*/h.*')\" 0"
 #define OBJECTS_OF(job) "EVAL \"return #redis.call('KEYS', 'funcpipe:?:" job "/*')\" 0"
 
 Test(gc_doctor, a_dead_job_beside_a_live_one, .init = enter, .fini = leave) {
@@ -66,7 +66,7 @@ Test(gc_doctor, a_dead_job_beside_a_live_one, .init = enter, .fini = leave) {
     cr_assert_gt(redis_server_ask(server.port, OBJECTS_OF("dead")), 10);
     cr_assert(e2e_await_rows(&live, "live", 20), "%s", e2e_read(live.err));
     cr_expect_str_eq(e2e_text(generation(ask("gc", url, 0), "dead"), "state"), "running");
-    for (int i = 0; i < 1000 && redis_server_ask(server.port, NOTES_OF("dead")) > 0; i++)
+    for (int i = 0; i < 1000 && redis_server_ask(server.port, HEARTBEATS_OF("dead")) > 0; i++)
         e2e_sleep_ms(10); /* its last heartbeats expire */
     cr_expect_str_eq(e2e_text(generation(ask("gc", url, 0), "dead"), "state"), "young");
     /* Nobody has used any key for two hours, it seems: those of the live one, too. */

@@ -72,6 +72,7 @@ static void fill(void) {
     put("digits/g1/t0/a.0-1.0");
     put("digits/g1/t12/s.0.0");
     note("digits/g1/n/h.0.0", 1);
+    note("digits/g1/n/w.0", 60000);
     put("digits/claim.2");
     put("digits/g2/t0/a.0-1.0");
     note("digits/g2/n/h.0.0", 60000);
@@ -96,7 +97,7 @@ Test(gc, only_the_dead_go) {
     const GcGeneration *dead = of(&report, "digits", 1);
     cr_expect(dead->removed && dead->claimed && dead->state == GC_DEAD);
     cr_expect_eq(dead->n_objects, 3);
-    cr_expect_eq(dead->n_notes, 1);
+    cr_expect_eq(dead->n_notes, 2);
     cr_expect_geq(dead->bytes, 30);
     cr_expect(dead->idle_ms >= 7190000 && dead->idle_ms < 7300000);
     cr_expect_eq(of(&report, "digits", 2)->state, GC_RUNNING);

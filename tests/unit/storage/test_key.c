@@ -24,6 +24,8 @@ Test(key, texts) {
     IS(key_fence(&space, 1, 2, 12), "mnist/g3/c/f.1.2.12");
     IS(key_heartbeat(&space, 1, 2), "mnist/g3/n/h.1.2");
     IS(key_control(&space), "mnist/g3/n/control");
+    IS(key_watermark(&space, 2), "mnist/g3/n/w.2");
+    cr_expect(key_is_watermark("mnist/g3/n/w.2") && !key_is_watermark("mnist/g3/n/h.1.0"));
     IS(key_claim("mnist", 3), "mnist/claim.3");
     IS(key_step_prefix(&space, 7), "mnist/g3/t7");
     IS(key_eval_prefix(&space, evaluation), "mnist/g3/e7.2");
