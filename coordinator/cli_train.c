@@ -51,6 +51,7 @@ static int print_finished(const char *out, const ConductResult *result) {
     }
     cJSON_AddNumberToObject(object, "skipped", (double)result->n_skipped);
     cJSON_AddNumberToObject(object, "restarts", (double)result->n_restarts);
+    cJSON_AddNumberToObject(object, "resumes", (double)result->n_resumes);
     cJSON_AddItemToObject(object, "traffic", traffic_to_json(&result->traffic));
     cJSON_AddStringToObject(object, "out", out);
     if (result->failure.code < 0) {
@@ -73,6 +74,9 @@ static void print_train(const char *out, const ConductResult *result) {
     if (result->n_restarts > 0)
         printf(", %lld %s", (long long)result->n_restarts,
                text_plural(result->n_restarts, "restart", "restarts"));
+    if (result->n_resumes > 0)
+        printf(", %lld %s of the relay made good", (long long)result->n_resumes,
+               text_plural(result->n_resumes, "loss", "losses"));
     printf("\n");
     if (result->n_skipped > 0)
         printf("%lld of %lld %s skipped: loss or gradients were not finite\n",

@@ -19,7 +19,6 @@
 #include "core/text.h"
 
 enum {
-    CONDUCT_REAP_MS = 10000,
     CONDUCT_SCRATCH_OUT_BYTES = 1 << 20,
     CONDUCT_FILES = 32,
     CONDUCT_THREADS = 6 /* libuv's four, the watch, and one for what else may come */
@@ -170,6 +169,7 @@ static void on_tick(uv_timer_t *timer) {
     note_pause(conductor);
     conductor_take_reports(conductor);
     do_delayed(conductor);
+    conductor_try_resume(conductor);
     note_measuring(conductor);
     if (conductor->tick_ms >= conductor->blind_until_ms)
         conductor_event(conductor, &(JobEvent){.kind = JOB_EV_TICK}, NULL);
@@ -420,6 +420,7 @@ static void fill_result(Conductor *conductor) {
     result->failure = job->failure;
     result->ran = conductor->planned;
     result->traffic = conductor_traffic(conductor, -1);
+    result->n_resumes = job->resumes;
     for (int32_t i = 0; i < job->n_workers; i++)
         result->n_restarts += job->workers[i].restarts;
 }
@@ -456,6 +457,7 @@ int conduct(JobConfig *config, const ConductOptions *options, ConductResult *out
     free(conductor->delayed);
     free(conductor->beats);
     free(conductor->parts);
+    free(conductor->generations);
     free(conductor);
     return rc;
 }

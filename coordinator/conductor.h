@@ -1,7 +1,8 @@
 /* The conductor: runs one job from beginning to end on a libuv loop. It does what the job's state
  * machine (coordinator/job.h) tells it, and tells that what came of it: it claims a generation in
- * the relay, starts and watches worker processes, commits checkpoints, writes the outputs, and
- * leaves nothing behind in the relay, however the job ends.
+ * the relay (another one, where the relay loses objects), starts and watches worker processes,
+ * commits checkpoints, writes the outputs, and leaves nothing behind in the relay, however the job
+ * ends.
  *
  * Signals: the first SIGINT (Ctrl-C) or SIGTERM asks all workers to save and end, the second ends
  * at once; the exit code is 130 after SIGINT and 6 after SIGTERM (and SIGHUP, unless it was ignored
@@ -40,7 +41,8 @@ typedef struct ConductResult {
     bool has_eval;
     double eval_loss, eval_accuracy; /* of the last evaluation */
     int64_t n_restarts;
-    Traffic traffic; /* of all workers in this run, those that died as of their last heartbeats */
+    int64_t n_resumes; /* of all workers, since the relay had lost objects */
+    Traffic traffic;   /* of all workers in this run, those that died as of their last heartbeats */
 } ConductResult;
 
 /* Run the job (config.order.eval_only: one evaluation of the checkpoint `resume`). The plan is

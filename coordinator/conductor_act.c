@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "coordinator/checkpoint.h"
 #include "coordinator/conductor_parts.h"
@@ -11,7 +10,7 @@
 #include "core/stage.h"
 #include "core/text.h"
 
-enum { CONDUCT_MAX_CLAIMS = 1 << 20, CONDUCT_NOTE_MARGIN_MS = 60000 };
+enum { CONDUCT_NOTE_MARGIN_MS = 60000 };
 
 /* ---- later ---- */
 
@@ -44,30 +43,6 @@ static void write_failed(Conductor *conductor, const JobAction *action, int rc,
         delay(conductor, action, CONDUCT_TICK_MS, until);
     else
         conductor_fail(conductor, rc);
-}
-
-/* ---- the loop's own objects ---- */
-
-/* May a write into the relay that failed be tried again? Waits a little: 150 ms in all, for the
- * loop stands still. */
-static bool try_again(int rc, int n_tries) {
-    static const int wait_ms[] = {10, 40, 100};
-    if (rc >= 0 || rc == ERR_TIMEOUT || !err_retry(rc) || n_tries >= 3)
-        return false;
-    clock_sleep_until(clock_deadline_ms(wait_ms[n_tries]));
-    return true;
-}
-
-/* Like relay_put; *out_again: it was tried more than once, so what is there may be ours. */
-static int put(Conductor *conductor, Key key, const char *text, bool *out_again) {
-    Slice part = {text, strlen(text)};
-    int rc = 0;
-    int n_tries = 0;
-    do {
-        rc = relay_put(conductor->relay, key.text, &part, 1, clock_deadline_ms(CONDUCT_RELAY_MS));
-    } while (try_again(rc, n_tries++));
-    *out_again = n_tries > 1;
-    return rc;
 }
 
 /* ---- profiling ---- */
@@ -113,37 +88,6 @@ static int open_relay(Conductor *conductor) {
             return err_set(ERR_LIMIT, "the path '%s' is too long", conductor->scratch_relay.path);
     }
     return relay_open(order->relay_url, &conductor->relay);
-}
-
-/* Is it our claim? The answer to a put that took place may have been lost. */
-static bool is_ours(Conductor *conductor, Key key, const char *text) {
-    char there[64];
-    size_t bytes = 0;
-    return relay_get(conductor->relay, key.text, there, sizeof there,
-                     clock_deadline_ms(CONDUCT_RELAY_MS), &bytes) >= 0 &&
-           bytes == strlen(text) && memcmp(there, text, bytes) == 0;
-}
-
-/* Take the first generation nobody has: what other runs left in the relay is never read. */
-static int claim(Conductor *conductor) {
-    char text[64];
-    KeySpace *space = &conductor->space;
-    snprintf(text, sizeof text, "%lld %lld", (long long)getpid(), (long long)clock_now_ns());
-    TRY(text_copy(space->job, sizeof space->job, conductor->order.job));
-    for (int64_t generation = 1; generation < CONDUCT_MAX_CLAIMS; generation++) {
-        bool again = false;
-        Key key = key_claim(space->job, generation);
-        int rc = put(conductor, key, text, &again);
-        TRY(rc);
-        if (rc == 0 || (again && is_ours(conductor, key, text))) {
-            space->generation = generation;
-            conductor->order.generation = generation;
-            conductor->claimed = true;
-            return 0;
-        }
-    }
-    return err_set(ERR_LIMIT, "job '%s' has had %d generations in this relay", space->job,
-                   CONDUCT_MAX_CLAIMS);
 }
 
 /* Is anything summed over several holders: replicas, or stages with a tied parameter? */
@@ -197,11 +141,6 @@ static int write_plan(Conductor *conductor) {
     return rc;
 }
 
-static void notify(void *ctx) {
-    Conductor *conductor = ctx;
-    uv_async_send(&conductor->reported);
-}
-
 static int plan_job(Conductor *conductor) {
     Order *order = &conductor->order;
     JobConfig *config = conductor->config;
@@ -221,12 +160,13 @@ static int plan_job(Conductor *conductor) {
     if (!conductor->beats)
         return err_set(ERR_MEMORY, "%d workers", conductor->plan.n_workers);
     TRY(open_relay(conductor));
-    TRY(claim(conductor));
+    TRY(text_copy(conductor->space.job, sizeof conductor->space.job, order->job));
+    TRY(conductor_claim(conductor, 1));
     TRY(measure_relay(conductor));
     InvokeHost host = {conductor, conductor_worker_ended};
     TRY(invoke_open(&conductor->loop, conductor->options->worker_path,
                     outputs_logs(conductor->outputs), &host, &conductor->invoker));
-    return watch_open(order, notify, conductor, &conductor->watch);
+    return conductor_watch(conductor, 0);
 }
 
 static void act_plan(Conductor *conductor) {
@@ -506,14 +446,8 @@ void conductor_finish_relay(Conductor *conductor) {
     err_copy(&before);
     watch_close(conductor->watch);
     conductor->watch = NULL;
-    if (conductor->claimed) {
-        Key claimed = key_claim(conductor->space.job, conductor->space.generation);
-        int rc = relay_drop_one(conductor->relay, key_space_prefix(&conductor->space).text, NULL);
-        if (rc >= 0) /* only then: nobody may claim the generation while any of it is there */
-            rc = relay_drop_one(conductor->relay, claimed.text, NULL);
-        if (rc < 0)
-            progress_say(&conductor->progress, "warning", "cleaning the relay: %s", err_text());
-    }
+    if (conductor_drop_generations(conductor) < 0)
+        progress_say(&conductor->progress, "warning", "cleaning the relay: %s", err_text());
     if (conductor->relay)
         relay_tidy(conductor->relay, conductor->order.job);
     relay_close(conductor->relay);
@@ -545,6 +479,9 @@ void conductor_act(Conductor *conductor, const JobAction *action) {
         return;
     case JOB_ACT_COMMIT:
         act_store(conductor, action->step, false);
+        return;
+    case JOB_ACT_RESUME:
+        conductor_act_resume(conductor);
         return;
     case JOB_ACT_DROP:
         act_drop(conductor, action);

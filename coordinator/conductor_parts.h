@@ -20,6 +20,7 @@ enum {
     CONDUCT_TICK_MS = 100,
     CONDUCT_LATE_MS = 1000,
     CONDUCT_RELAY_MS = 10000,
+    CONDUCT_REAP_MS = 10000,
     CONDUCT_PROFILE_MS = 120000
 };
 
@@ -102,7 +103,10 @@ typedef struct Conductor {
     Order order; /* the template with plan and places; borrows from config and plan */
     KeySpace space;
     Relay *relay;
-    bool claimed;
+    int64_t *generations; /* that this run has claimed: the last one is the present one */
+    size_t n_generations;
+    bool resuming; /* no generation is under way until the next one is taken */
+    int64_t resume_ms;
     Watch *watch;
     Invoker *invoker;
     Progress progress;
@@ -124,6 +128,15 @@ void conductor_fail(Conductor *conductor, int code);
 void conductor_act(Conductor *conductor, const JobAction *action);
 void conductor_act_delayed(Conductor *conductor, const DelayedAction *delayed);
 void conductor_finish_relay(Conductor *conductor);
+
+/* conductor_generation.c: what others left in the relay is never read. */
+/* Take the first generation from `first` on that nobody has. */
+int conductor_claim(Conductor *conductor, int64_t first);
+int conductor_watch(Conductor *conductor, int64_t old_generation);
+void conductor_act_resume(Conductor *conductor);
+/* At every tick: go on, once nothing of the old generation runs any more. */
+void conductor_try_resume(Conductor *conductor);
+int conductor_drop_generations(Conductor *conductor);
 
 /* conductor_report.c: what the watch and the invoker report. */
 void conductor_take_reports(Conductor *conductor);

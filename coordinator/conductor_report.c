@@ -201,6 +201,9 @@ void conductor_take_reports(Conductor *conductor) {
         case WATCH_HEARTBEAT:
             take_heartbeat(conductor, &report);
             break;
+        case WATCH_LOST:
+            conductor_event(conductor, &(JobEvent){.kind = JOB_EV_LOST}, report.failure.text);
+            break;
         case WATCH_FAILED:
             conductor_fail(conductor, err_restore(&report.failure));
             break;

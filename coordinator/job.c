@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coordinator/job_parts.h"
 #include "core/report.h"
 
 enum { RESTART_DELAY_MS = 200, RESTART_MAX_DELAY_MS = 10000, COMMIT_DELAY_MS = 500 };
@@ -103,7 +104,7 @@ int job_exit_code(int err_code, bool running) {
 
 /* ---- actions ---- */
 
-static int act(JobActions *actions, const JobAction *action) {
+int job_act(JobActions *actions, const JobAction *action) {
     if (actions->n == actions->capacity) {
         int32_t capacity = actions->capacity ? 2 * actions->capacity : 16;
         JobAction *items = realloc(actions->items, (size_t)capacity * sizeof *items);
@@ -119,12 +120,10 @@ static int act(JobActions *actions, const JobAction *action) {
 static int finish(Job *job, JobActions *actions, JobState state, int exit_code) {
     job->state = state;
     job->exit_code = exit_code;
-    return act(actions, &(JobAction){.kind = JOB_ACT_FINISH});
+    return job_act(actions, &(JobAction){.kind = JOB_ACT_FINISH});
 }
 
-/* `cause` decides the exit code; the failure itself has `code`. */
-__attribute__((format(printf, 5, 6))) static int fail(Job *job, JobActions *actions, int code,
-                                                      int cause, const char *format, ...) {
+int job_fail(Job *job, JobActions *actions, int code, int cause, const char *format, ...) {
     bool running = job->state == JOB_RUNNING || job->state == JOB_SAVING;
     va_list args;
     va_start(args, format);
@@ -134,16 +133,18 @@ __attribute__((format(printf, 5, 6))) static int fail(Job *job, JobActions *acti
     return finish(job, actions, JOB_FAILED, job_exit_code(cause, running));
 }
 
-static int control(const Job *job, JobActions *actions) {
-    return act(actions, &(JobAction){.kind = JOB_ACT_CONTROL,
-                                     .stop = job->state == JOB_SAVING,
-                                     .save = job->save_asked});
+int job_control(const Job *job, JobActions *actions) {
+    if (job->resuming) /* it is said again under the generation to come */
+        return 0;
+    return job_act(actions, &(JobAction){.kind = JOB_ACT_CONTROL,
+                                         .stop = job->state == JOB_SAVING,
+                                         .save = job->save_asked});
 }
 
 /* ---- workers ---- */
 
-static int invoke(const Job *job, JobWorker *worker, int64_t now_ms, int64_t delay_ms,
-                  JobActions *actions) {
+int job_invoke(const Job *job, JobWorker *worker, int64_t now_ms, int64_t delay_ms,
+               JobActions *actions) {
     worker->attempt++;
     worker->alive = true;
     worker->resume_step = job->committed;
@@ -152,18 +153,13 @@ static int invoke(const Job *job, JobWorker *worker, int64_t now_ms, int64_t del
     worker->replay_end = job->next_step;
     worker->invoked_ms = now_ms + delay_ms;
     worker->heard_ms = -1;
-    JobAction action = {.stage = worker->stage,
-                        .replica = worker->replica,
-                        .attempt = worker->attempt,
-                        .step = worker->resume_step,
-                        .resumed = job->resumable};
-    if (worker->attempt > 1) {
-        action.kind = JOB_ACT_FENCE;
-        TRY(act(actions, &action));
-    }
-    action.kind = JOB_ACT_INVOKE;
-    action.delay_ms = delay_ms;
-    return act(actions, &action);
+    return job_act(actions, &(JobAction){.kind = JOB_ACT_INVOKE,
+                                         .stage = worker->stage,
+                                         .replica = worker->replica,
+                                         .attempt = worker->attempt,
+                                         .step = worker->resume_step,
+                                         .delay_ms = delay_ms,
+                                         .resumed = job->resumable});
 }
 
 /* The worker, in whatever attempt, was at `step`. */
@@ -187,17 +183,19 @@ static int check_budget(Job *job, const JobWorker *worker, int code, JobActions 
     long long step = worker->death_step;
     long long n = worker->deaths_there;
     if (n > job->setup.max_restarts && !worker->death_vague)
-        return fail(job, actions, ERR_WORKER, code,
-                    "stage %d, replica %d failed %lld time%s in a row at step %lld: %s",
-                    worker->stage, worker->replica, n, n == 1 ? "" : "s", step, worker->death_text);
+        return job_fail(job, actions, ERR_WORKER, code,
+                        "stage %d, replica %d failed %lld time%s in a row at step %lld: %s",
+                        worker->stage, worker->replica, n, n == 1 ? "" : "s", step,
+                        worker->death_text);
     if (n > job->setup.max_restarts ||
         worker->deaths_stuck > STUCK_FACTOR * (job->setup.max_restarts + 1))
-        return fail(job, actions, ERR_WORKER, code,
-                    "stage %d, replica %d failed %lld times and never came beyond step %lld; the "
-                    "last time, at step %lld%s: %s",
-                    worker->stage, worker->replica, (long long)worker->deaths_stuck,
-                    (long long)worker->best_step, step, worker->death_vague ? " or later" : "",
-                    worker->death_text);
+        return job_fail(
+            job, actions, ERR_WORKER, code,
+            "stage %d, replica %d failed %lld times and never came beyond step %lld; the "
+            "last time, at step %lld%s: %s",
+            worker->stage, worker->replica, (long long)worker->deaths_stuck,
+            (long long)worker->best_step, step, worker->death_vague ? " or later" : "",
+            worker->death_text);
     return 0;
 }
 
@@ -224,10 +222,11 @@ static int check_finished(Job *job, int64_t now_ms, JobActions *actions) {
     if (!reported || (!job->setup.eval_only && job->committed < job->end_step))
         return 0;
     if (job->end_step == job->setup.end_step && job->last_skipped)
-        return fail(job, actions, ERR_DIVERGED, ERR_DIVERGED,
-                    "the training has diverged: loss or gradients of its last step, %lld, were not "
-                    "finite",
-                    (long long)job->end_step - 1);
+        return job_fail(
+            job, actions, ERR_DIVERGED, ERR_DIVERGED,
+            "the training has diverged: loss or gradients of its last step, %lld, were not "
+            "finite",
+            (long long)job->end_step - 1);
     if (job->end_step == job->setup.end_step) /* a wish to stop that came too late */
         return finish(job, actions, JOB_DONE, EXIT_CODE_DONE);
     return finish(job, actions, JOB_CANCELLED,
@@ -244,11 +243,11 @@ static int check_drop(Job *job, JobActions *actions) {
         if (!worker->done && worker->step < bound)
             bound = worker->step;
     }
-    if (bound <= job->dropped)
+    if (bound <= job->dropped || job->resuming)
         return 0;
     JobAction action = {.kind = JOB_ACT_DROP, .first_step = job->dropped, .step = bound};
     job->dropped = bound;
-    return act(actions, &action);
+    return job_act(actions, &action);
 }
 
 /* A stop was decided, and all have saved it: a successor would know nothing of the stop, and wait
@@ -284,7 +283,12 @@ static int worker_died(Job *job, JobWorker *worker, const JobEvent *event, int c
     for (int64_t i = 1; i < worker->deaths_there && delay < RESTART_MAX_DELAY_MS; i++)
         delay = delay ? 2 * delay : RESTART_DELAY_MS;
     worker->restarts++;
-    return invoke(job, worker, event->now_ms, delay, actions);
+    TRY(job_act(actions, &(JobAction){.kind = JOB_ACT_FENCE,
+                                      .stage = worker->stage,
+                                      .replica = worker->replica,
+                                      .attempt = worker->attempt + 1,
+                                      .step = job->committed}));
+    return job_invoke(job, worker, event->now_ms, delay, actions);
 }
 
 static int on_planned(Job *job, const JobEvent *event, JobActions *actions) {
@@ -313,7 +317,7 @@ static int on_planned(Job *job, const JobEvent *event, JobActions *actions) {
             worker->replica = replica;
             worker->best_step = setup->first_step;
             worker->death_step = -1;
-            TRY(invoke(job, worker, event->now_ms, 0, actions));
+            TRY(job_invoke(job, worker, event->now_ms, 0, actions));
         }
     }
     return 0;
@@ -334,20 +338,22 @@ static int on_exited(Job *job, const JobEvent *event, JobActions *actions) {
     JobWorker *worker = present(job, event);
     if (!worker)
         return 0;
-    if (event->code == 0 && (event->step >= job->end_step || job->state == JOB_SAVING)) {
+    if (event->code == 0 && (event->step >= job->end_step || job->state == JOB_SAVING))
         return worker_is_done(job, worker, event->now_ms, actions);
-    }
     if (event->code == 0)
         return worker_died(job, worker, event, ERR_WORKER, "it ended before its last step",
                            actions);
     bool again =
         err_retry(event->code) || event->code == ERR_SUPERSEDED || event->code == ERR_CANCELLED;
     const char *text = event->text && event->text[0] ? event->text : err_sentence(event->code);
+    int64_t step = end_step_of(worker, event);
+    if (event->code == ERR_TIMEOUT && job_waits_in_vain(job, worker, event->now_ms))
+        return job_miss(job, actions, "stage %d, replica %d at step %lld, while all others run: %s",
+                        worker->stage, worker->replica, (long long)step, text);
     if (again)
         return worker_died(job, worker, event, event->code, text, actions);
-    int64_t step = end_step_of(worker, event);
-    return fail(job, actions, event->code, event->code, "stage %d, replica %d at step %lld: %s",
-                worker->stage, worker->replica, (long long)step, text);
+    return job_fail(job, actions, event->code, event->code, "stage %d, replica %d at step %lld: %s",
+                    worker->stage, worker->replica, (long long)step, text);
 }
 
 static int on_invoke_failed(Job *job, const JobEvent *event, JobActions *actions) {
@@ -356,8 +362,8 @@ static int on_invoke_failed(Job *job, const JobEvent *event, JobActions *actions
         return 0;
     if (err_retry(event->code))
         return worker_died(job, worker, event, event->code, event->text, actions);
-    return fail(job, actions, event->code, event->code, "stage %d, replica %d: %s", worker->stage,
-                worker->replica, event->text);
+    return job_fail(job, actions, event->code, event->code, "stage %d, replica %d: %s",
+                    worker->stage, worker->replica, event->text);
 }
 
 /* ---- steps and saves ---- */
@@ -415,11 +421,28 @@ static int on_step(Job *job, const JobEvent *event, JobActions *actions) {
     if (stop || told || event->save_due) {
         job->last_save_ms = event->now_ms;
         TRY(find_save(job, event->step + 1, &save));
+        save->evals_due = job->evals_due;
     }
     if (told && job->save_asked) {
         job->save_asked = false;
-        TRY(control(job, actions));
+        TRY(job_control(job, actions));
     }
+    return check_finished(job, event->now_ms, actions);
+}
+
+/* A checkpoint vouches for all before it, so that evaluations, too, are never due again behind a
+ * resume. */
+static int check_commit(const Job *job, JobSave *save, JobActions *actions) {
+    if (save->n_saved < job->n_workers || save->committing || job->evals_seen < save->evals_due)
+        return 0;
+    save->committing = true;
+    return job_act(actions, &(JobAction){.kind = JOB_ACT_COMMIT, .step = save->step});
+}
+
+static int on_evaluated(Job *job, const JobEvent *event, JobActions *actions) {
+    job->evals_seen++;
+    for (int32_t i = 0; i < job->n_saves; i++)
+        TRY(check_commit(job, &job->saves[i], actions));
     return check_finished(job, event->now_ms, actions);
 }
 
@@ -434,14 +457,11 @@ static int on_saved(Job *job, const JobEvent *event, JobActions *actions) {
     bool *saved = &save->saved[worker - job->workers];
     save->n_saved += !*saved;
     *saved = true;
-    if (save->n_saved < job->n_workers || save->committing)
-        return 0;
-    save->committing = true;
-    return act(actions, &(JobAction){.kind = JOB_ACT_COMMIT, .step = save->step});
+    return check_commit(job, save, actions);
 }
 
 /* Forget the saves up to `step`: what did not become complete by now never will. */
-static void forget_saves(Job *job, int64_t step) {
+void job_forget_saves(Job *job, int64_t step) {
     int32_t n = 0;
     for (int32_t i = 0; i < job->n_saves; i++) {
         if (job->saves[i].step <= step)
@@ -453,9 +473,11 @@ static void forget_saves(Job *job, int64_t step) {
 }
 
 static int on_committed(Job *job, const JobEvent *event, JobActions *actions) {
-    forget_saves(job, event->step);
-    if (event->step > job->committed)
+    job_forget_saves(job, event->step);
+    if (event->step > job->committed) {
         job->committed = event->step;
+        job->resumes_stuck = 0;
+    }
     job->resumable = true;
     TRY(check_drop(job, actions));
     return check_finished(job, event->now_ms, actions);
@@ -468,11 +490,11 @@ static int on_commit_failed(Job *job, const JobEvent *event, JobActions *actions
     TRY(find_save(job, event->step, &save));
     save->n_failures++;
     if (!err_retry(event->code) || save->n_failures >= JOB_MAX_COMMITS)
-        return fail(job, actions, event->code, event->code, "saving step %lld: %s",
-                    (long long)event->step, event->text);
-    return act(actions, &(JobAction){.kind = JOB_ACT_COMMIT,
-                                     .step = event->step,
-                                     .delay_ms = save->n_failures * COMMIT_DELAY_MS});
+        return job_fail(job, actions, event->code, event->code, "saving step %lld: %s",
+                        (long long)event->step, event->text);
+    return job_act(actions, &(JobAction){.kind = JOB_ACT_COMMIT,
+                                         .step = event->step,
+                                         .delay_ms = save->n_failures * COMMIT_DELAY_MS});
 }
 
 /* ---- stopping and time ---- */
@@ -493,27 +515,7 @@ static int on_cancel(Job *job, const JobEvent *event, JobActions *actions) {
                               first ? "cancelled before it ran" : "cancelled at once");
     job->state = JOB_SAVING;
     job->stop_ms = event->now_ms;
-    return control(job, actions);
-}
-
-/* All workers are done and something they should have left is not there. */
-static int fail_missing(Job *job, JobActions *actions) {
-    if (job->next_step < job->end_step)
-        return fail(job, actions, ERR_TIMEOUT, ERR_TIMEOUT,
-                    "all workers ended, but the norms of step %lld never came",
-                    (long long)job->next_step);
-    for (int32_t i = 0; i < job->n_saves; i++) {
-        for (int32_t w = 0; w < job->n_workers; w++) {
-            if (!job->saves[i].saved[w])
-                return fail(job, actions, ERR_TIMEOUT, ERR_TIMEOUT,
-                            "all workers ended, but the save of step %lld by stage %d, replica %d "
-                            "never came",
-                            (long long)job->saves[i].step, job->workers[w].stage,
-                            job->workers[w].replica);
-        }
-    }
-    return fail(job, actions, ERR_TIMEOUT, ERR_TIMEOUT,
-                "all workers ended, but an evaluation never came");
+    return job_control(job, actions);
 }
 
 static int check_silence(Job *job, JobWorker *worker, int64_t now_ms, JobActions *actions) {
@@ -543,26 +545,28 @@ static int on_tick(Job *job, const JobEvent *event, JobActions *actions) {
         return cancel_at_once(job, actions,
                               "the workers did not stop in time; what came after the "
                               "last save is lost");
-    if (job->ended_ms >= 0 && now - job->ended_ms > job->setup.wait_timeout_ms)
-        return fail_missing(job, actions);
+    if (job->resuming)
+        return 0;
+    if (job_misses(job, now))
+        return job_miss_any(job, actions);
     if (job->state == JOB_RUNNING && job->setup.save_every_ms > 0 && !job->save_asked &&
         now - job->last_save_ms >= job->setup.save_every_ms) {
         job->save_asked = true;
-        return control(job, actions);
+        return job_control(job, actions);
     }
     return 0;
 }
 
 int job_step(Job *job, const JobEvent *event, JobActions *actions) {
-    if (job_is_final(job))
+    if (job_is_final(job) || (job->resuming && job_is_of_relay(event->kind)))
         return 0;
     switch (event->kind) {
     case JOB_EV_START:
         job->state = JOB_PROFILING;
-        return act(actions, &(JobAction){.kind = JOB_ACT_PROFILE});
+        return job_act(actions, &(JobAction){.kind = JOB_ACT_PROFILE});
     case JOB_EV_PROFILED:
         job->state = JOB_PLANNING;
-        return act(actions, &(JobAction){.kind = JOB_ACT_PLAN});
+        return job_act(actions, &(JobAction){.kind = JOB_ACT_PLAN});
     case JOB_EV_PLANNED:
         return on_planned(job, event, actions);
     case JOB_EV_INVOKE_FAILED:
@@ -580,12 +584,15 @@ int job_step(Job *job, const JobEvent *event, JobActions *actions) {
     case JOB_EV_COMMIT_FAILED:
         return on_commit_failed(job, event, actions);
     case JOB_EV_EVALUATED:
-        job->evals_seen++;
-        return check_finished(job, event->now_ms, actions);
+        return on_evaluated(job, event, actions);
+    case JOB_EV_LOST:
+        return job_on_lost(job, event, actions);
+    case JOB_EV_RESUMED:
+        return job_on_resumed(job, event, actions);
     case JOB_EV_CANCEL:
         return on_cancel(job, event, actions);
     case JOB_EV_FAIL:
-        return fail(job, actions, event->code, event->code, "%s", event->text);
+        return job_fail(job, actions, event->code, event->code, "%s", event->text);
     case JOB_EV_TICK:
         return on_tick(job, event, actions);
     }

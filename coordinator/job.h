@@ -14,6 +14,11 @@
  *     need all workers.
  *   - When all workers have saved step s its manifest is committed; the relay's objects of earlier
  *     steps are dropped when every worker's present attempt has passed s.
+ *     A manifest is committed only behind the evaluations that were due up to it.
+ *   - A relay that lost objects - it says so itself, or somebody waits in vain for one while all
+ *     others run - sends all workers back to the last save, or to the beginning, under another
+ *     generation number, which is in every key: what an older one still writes harms nobody. Losses
+ *     without a save in between fail the job: more than max_restarts, or a second wait in vain.
  *   - A job whose last step was skipped, because loss or gradients were not finite, has diverged.
  *   - Cancelling asks all workers to save and end; cancelling twice, or a stop that takes too long,
  *     ends at once.
@@ -68,6 +73,7 @@ typedef struct JobSave { /* a save under way */
     int64_t step;
     int32_t n_saved; /* workers */
     int32_t n_failures;
+    int64_t evals_due; /* before it is committed */
     bool committing;
     bool *saved; /* (n_workers) */
 } JobSave;
@@ -82,6 +88,10 @@ typedef struct Job {
     int64_t committed;  /* step of the last committed save, or first_step */
     bool resumable;     /* there is a checkpoint of `committed` */
     int64_t dropped;    /* objects of steps before it are gone */
+    bool resuming;      /* no generation: JOB_ACT_RESUME is under way */
+    int64_t resumes;
+    int64_t resumes_stuck; /* since the last commit */
+    char lost_text[1024];  /* why the last one was */
     JobSave *saves;
     int32_t n_saves, cap_saves;
     int64_t evals_due, evals_seen;

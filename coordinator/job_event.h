@@ -31,6 +31,8 @@ typedef enum JobEventKind {
     JOB_EV_COMMITTED,     /* step */
     JOB_EV_COMMIT_FAILED, /* step; code, text */
     JOB_EV_EVALUATED,     /* step */
+    JOB_EV_LOST,          /* text: the relay has lost objects, and how that is known */
+    JOB_EV_RESUMED,       /* the next generation is taken, no worker runs any more */
     JOB_EV_CANCEL,        /* cancel */
     JOB_EV_FAIL,          /* planning failed, a hard limit was reached, ...: code, text */
     JOB_EV_TICK
@@ -58,6 +60,7 @@ typedef enum JobActionKind {
     JOB_ACT_INVOKE,  /* worker: run from `step`, after delay_ms */
     JOB_ACT_CONTROL, /* stop, save: the control note */
     JOB_ACT_COMMIT,  /* step, after delay_ms */
+    JOB_ACT_RESUME,  /* end all workers and take the next generation: JOB_EV_RESUMED */
     JOB_ACT_DROP,    /* relay objects of steps [first_step, step); old checkpoints may go too */
     JOB_ACT_FINISH   /* the state is final: end all processes, clean up */
 } JobActionKind;

@@ -174,6 +174,14 @@ done:
     return rc < 0 ? rc : 0;
 }
 
+static int cut_metrics(const Outputs *outputs, int64_t end) {
+    char path[ORDER_PATH_BYTES];
+    TRY(join(path, sizeof path, outputs->folder, "metrics.csv"));
+    TRY(cut_rows(path, end, step_of_csv));
+    TRY(join(path, sizeof path, outputs->folder, "metrics.jsonl"));
+    return cut_rows(path, end, step_of_jsonl);
+}
+
 /* Newer checkpoints than the one to go on from: damaged ones go out of the way, so that they do not
  * count as the newest; others are not to be written over. */
 static int check_newer(const Outputs *outputs, int64_t resume_step) {
@@ -240,15 +248,20 @@ static int claim_folder(Outputs *outputs, const OutputsStart *start) {
 }
 
 static int prepare_folder(const Outputs *outputs, const OutputsStart *start) {
-    char path[ORDER_PATH_BYTES];
     TRY(outputs_make_folder(outputs->checkpoints));
     TRY(outputs_make_folder(outputs->logs));
-    if (start->mode != OUTPUTS_RESUME)
-        return 0;
-    TRY(join(path, sizeof path, outputs->folder, "metrics.csv"));
-    TRY(cut_rows(path, start->resume_step, step_of_csv));
-    TRY(join(path, sizeof path, outputs->folder, "metrics.jsonl"));
-    return cut_rows(path, start->resume_step, step_of_jsonl);
+    return start->mode == OUTPUTS_RESUME ? cut_metrics(outputs, start->resume_step) : 0;
+}
+
+/* Open them, anew where they are open: a cut file is another one. */
+static int open_metrics(Outputs *outputs) {
+    if (outputs->csv >= 0)
+        close(outputs->csv);
+    if (outputs->jsonl >= 0)
+        close(outputs->jsonl);
+    outputs->csv = outputs->jsonl = -1;
+    TRY(append_to(outputs, "metrics.csv", &outputs->csv));
+    return append_to(outputs, "metrics.jsonl", &outputs->jsonl);
 }
 
 static int open_all(Outputs *outputs, const char *folder, const OutputsStart *start) {
@@ -263,8 +276,7 @@ static int open_all(Outputs *outputs, const char *folder, const OutputsStart *st
     TRY(claim_folder(outputs, start));
     TRY(append_to(outputs, OUTPUTS_MARK_NAME, &outputs->events)); /* before all others */
     TRY(prepare_folder(outputs, start));
-    TRY(append_to(outputs, "metrics.csv", &outputs->csv));
-    TRY(append_to(outputs, "metrics.jsonl", &outputs->jsonl));
+    TRY(open_metrics(outputs));
     if (fstat(outputs->csv, &about) == 0 && about.st_size == 0)
         TRY(write_text(outputs, "metrics.csv", outputs->csv, csv_head, sizeof csv_head - 1));
     return 0;
@@ -426,6 +438,13 @@ int outputs_row(Outputs *outputs, const MetricsRow *row) {
     }
     outputs->rows[outputs->n_rows++] = *row;
     return write_rows(outputs, false);
+}
+
+int outputs_cut(Outputs *outputs, int64_t step) {
+    while (outputs->n_rows > 0 && outputs->rows[outputs->n_rows - 1].step >= step)
+        outputs->n_rows--;
+    TRY(cut_metrics(outputs, step));
+    return open_metrics(outputs);
 }
 
 int outputs_evaluation(Outputs *outputs, int64_t step, double loss, double accuracy) {

@@ -76,6 +76,8 @@ int outputs_write_json(Outputs *outputs, const char *name, const cJSON *value);
 int outputs_event(Outputs *outputs, const char *kind, const char *text, const char *members, ...)
     __attribute__((format(printf, 4, 5)));
 int outputs_row(Outputs *outputs, const MetricsRow *row);
+/* Rows of steps from `step` on go, those that wait too: they come again. */
+int outputs_cut(Outputs *outputs, int64_t step);
 /* The evaluation behind train step `step` is in. */
 int outputs_evaluation(Outputs *outputs, int64_t step, double loss, double accuracy);
 /* Merge LOGS/trace-*.json into FOLDER/trace.json, and remove them. */

@@ -2,10 +2,12 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "coordinator/watermark.h"
 #include "core/clock.h"
 #include "core/err.h"
 #include "core/stage.h"
@@ -45,7 +47,10 @@ struct Watch {
     size_t first_report, n_reports, cap_reports;
     int64_t drop_first, drop_end; /* asked for; first == end: nothing */
     /* the thread's own */
-    Place *places; /* (n_workers) by stage, then replica */
+    Watermark watermark;
+    bool lost;              /* and that is reported */
+    int64_t old_generation; /* to be dropped; 0: none, or done */
+    Place *places;          /* (n_workers) by stage, then replica */
     int32_t n_workers, loss_stage, loss_replicas, n_norms;
     int32_t *owner; /* (n_params) the stage that counts the norm; -1: none */
     double *squares;
@@ -332,6 +337,18 @@ static int read_heartbeat(Watch *watch, Place *place) {
     return post(watch, &report);
 }
 
+static int check_watermark(Watch *watch) {
+    WatchReport report = {.kind = WATCH_LOST, .step = watch->step.step};
+    int rc = watermark_raise(&watch->watermark, watch->relay);
+    if (rc <= 0)
+        return rc;
+    report.failure.code = ERR_NOT_FOUND;
+    snprintf(report.failure.text, sizeof report.failure.text, "the relay has lost objects: %s",
+             watch->watermark.lost);
+    watch->lost = true;
+    return post(watch, &report);
+}
+
 static int read_heartbeats(Watch *watch) {
     for (int32_t i = 0; i < watch->n_workers; i++)
         TRY(read_heartbeat(watch, &watch->places[i]));
@@ -372,9 +389,19 @@ static int add_step(Watch *watch, int64_t step) {
     return 0;
 }
 
+static int drop_old(Watch *watch) {
+    KeySpace space = watch->space;
+    space.generation = watch->old_generation;
+    if (space.generation > 0)
+        TRY(relay_drop_one(watch->relay, key_space_prefix(&space).text, NULL));
+    watch->old_generation = 0;
+    return 0;
+}
+
 /* Drop what a turn has time for: as many of the steps as fill a call, or one with more. What fails
  * is asked for still, and done the next time. */
 static int do_drops(Watch *watch) {
+    TRY(drop_old(watch));
     pthread_mutex_lock(&watch->lock);
     int64_t step = watch->drop_first;
     int64_t end = watch->drop_end;
@@ -428,6 +455,9 @@ static int read_reports(Watch *watch) {
     int64_t now_ns = clock_now_ns();
     if (now_ns >= watch->next_beat_ns) {
         watch->next_beat_ns = clock_deadline_ms(watch->order->heartbeat_ms);
+        TRY(check_watermark(watch));
+        if (watch->lost)
+            return 0;
         TRY(read_heartbeats(watch));
         TRY(poll_pending(watch));
     }
@@ -465,7 +495,7 @@ static bool give_up(Watch *watch, int code) {
 static void *watch_thread(void *arg) {
     Watch *watch = arg;
     pthread_setname_np(pthread_self(), "watch");
-    while (!is_closing(watch)) {
+    while (!is_closing(watch) && !watch->lost) {
         int rc = watch_once(watch);
         if (rc >= 0 || rc == ERR_TIMEOUT) {
             watch->n_errors = 0;
@@ -525,12 +555,14 @@ static void watch_free(Watch *watch) {
     free(watch);
 }
 
-int watch_open(const Order *order, void (*notify)(void *ctx), void *ctx, Watch **out_watch) {
+int watch_open(const Order *order, int64_t old_generation, void (*notify)(void *ctx), void *ctx,
+               Watch **out_watch) {
     Watch *watch = calloc(1, sizeof *watch);
     if (!watch)
         return err_set(ERR_MEMORY, "the watch over a job");
     watch->notify = notify;
     watch->ctx = ctx;
+    watch->old_generation = old_generation;
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -540,6 +572,8 @@ int watch_open(const Order *order, void (*notify)(void *ctx), void *ctx, Watch *
     int rc = watch_init(watch, order);
     if (rc >= 0)
         rc = relay_open(order->relay_url, &watch->relay);
+    if (rc >= 0)
+        watermark_init(&watch->watermark, &watch->space, watch->relay);
     if (rc >= 0 && pthread_create(&watch->thread, NULL, watch_thread, watch) != 0)
         rc = err_set(ERR_MEMORY, "a thread to watch a job");
     if (rc < 0) {

@@ -4,6 +4,7 @@
  *     saves       key_saved of every worker, for each save that is due or was decided
  *     evaluations key_eval of every loss replica, for each that is due
  *     heartbeats  polled every heartbeat interval; only new ones are reported
+ *     a loss      the relay has lost objects (coordinator/watermark.h): nothing follows
  *
  * It also drops objects, because a drop may take long and the watch knows what it still has to
  * read. Reports are values in a queue; notify (uv_async_send, say) is called when there are some.
@@ -20,6 +21,7 @@ typedef enum WatchKind {
     WATCH_SAVED,     /* step, stage, replica, saved */
     WATCH_EVALUATED, /* step, sums */
     WATCH_HEARTBEAT, /* stage, replica, heartbeat */
+    WATCH_LOST,      /* the relay has lost objects: failure.text says how that is known */
     WATCH_FAILED     /* the relay cannot be read any more, or holds nonsense: failure */
 } WatchKind;
 
@@ -42,8 +44,9 @@ typedef struct WatchReport {
 typedef struct Watch Watch;
 
 /* `order`: the job's order with plan, relay_url, job, generation, first_step and eval_only filled
- * in; borrowed until watch_close. */
-int watch_open(const Order *order, void (*notify)(void *ctx), void *ctx, Watch **out_watch);
+ * in; borrowed until watch_close. old_generation: what is left of it is dropped first; 0: none. */
+int watch_open(const Order *order, int64_t old_generation, void (*notify)(void *ctx), void *ctx,
+               Watch **out_watch);
 /* Take the oldest report: 1, or 0 when there is none. Thread-safe. */
 int watch_take(Watch *watch, WatchReport *out_report);
 /* Queue: drop what lies under train steps [first, end) and their evaluations. Thread-safe. */

@@ -298,11 +298,20 @@ Test(conductor, a_chatty_worker_is_understood) {
 
 Test(conductor, says_which_save_never_came) {
     static const ConfigSet set = {"timeouts.wait", "2s"};
-    ConductResult result = run_sets("1.1.1:19:nosave", &set, 1, NULL);
+    ConductResult result = run_sets("1.1.*:19:nosave", &set, 1, NULL);
     cr_expect_eq(result.state, JOB_FAILED);
     cr_expect(strstr(result.failure.text, "the save of step 20 by stage 1, replica 1 never came"),
               "%s", result.failure.text);
     cr_expect_eq(result.saved_step, 15);
+}
+
+/* It was lost, perhaps: once all do it again. */
+Test(conductor, a_save_that_never_came_is_made_again) {
+    static const ConfigSet set = {"timeouts.wait", "1s"};
+    ConductResult result = run_sets("1.1.1:19:nosave", &set, 1, NULL);
+    check_done(&result);
+    cr_expect_eq(result.n_resumes, 1);
+    cr_expect_eq(count(read_out("events.jsonl"), "\"event\":\"resumed\""), 1);
 }
 
 Test(conductor, says_when_there_is_no_worker_program) {
@@ -482,6 +491,29 @@ Test(conductor, leftovers_of_others_are_never_read) {
     int64_t n = 0;
     cr_assert_eq(relay_count(relay, "", &n), 0);
     cr_expect_eq(n, 4, "what belongs to others stays");
+    relay_close(relay);
+}
+
+/* The claim has expired, but its run goes on: the watermark says so. */
+Test(conductor, a_generation_whose_claim_expired_is_taken_all_the_same) {
+    static const char key[] = "job/g1/n/w.0";
+    Relay *relay = NULL;
+    char url[160];
+    char note[16];
+    size_t bytes = 0;
+    ConductResult result;
+    JobConfig config = load(NULL, 0);
+    ConductOptions options = options_of(NULL);
+    snprintf(url, sizeof url, "file://%s/relay", temp_folder);
+    cr_assert_eq(relay_open(url, &relay), 0);
+    cr_assert_eq(relay_note_put(relay, key, "1 2 3", 5, 60000), 0);
+    setenv("FAKE_WORKER", "", 1);
+    cr_expect_eq(conduct(&config, &options, &result), 0, "%s", err_text());
+    check_done(&result);
+    config_done(&config);
+    cr_expect_eq(relay_note_get(relay, key, note, sizeof note, &bytes), 0, "%s", err_text());
+    cr_expect_eq(relay_has(relay, "job/claim.1"), 1, "its claim is renewed");
+    cr_expect_eq(relay_has(relay, "job/claim.2"), 0);
     relay_close(relay);
 }
 

@@ -1,7 +1,6 @@
 /* Jobs that cannot go on: what they say, their exit code, how soon they end, and that nothing is
  * left behind. */
 #include <criterion/criterion.h>
-#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -175,31 +174,6 @@ Test(failure, deaths_are_noticed, .init = e2e_enter, .fini = e2e_leave) {
     }
     kill(run.pid, SIGINT);
     e2e_wait(&run);
-}
-
-/* ---- the relay ---- */
-
-static int remove_one(const char *path, const struct stat *about, int flag, struct FTW *ftw) {
-    (void)about, (void)flag, (void)ftw;
-    return remove(path) < 0 ? 0 : 0; /* some go, some come meanwhile */
-}
-
-/* All that the relay held is lost at some moment: either the run finds its way from the last save,
- * with the same weights, or it ends and says why; it does not wait for ever. */
-Test(failure, the_relay_is_lost, .init = e2e_enter, .fini = e2e_leave) {
-    const char *job = e2e_job("mlp", e2e_mlp);
-    e2e_train_fully(job, "undisturbed", NULL);
-    E2e run = e2e_train(job, "lost",
-                        E2E_ARGS("--set", "relay=file://relay", "--set", "timeouts.wait=1s"));
-    cr_assert(e2e_await_rows(&run, "lost", 57));
-    nftw("relay", remove_one, 16, FTW_DEPTH | FTW_PHYS);
-    int status = e2e_wait(&run);
-    e2e_check_clean(&run);
-    if (status == 0)
-        e2e_check_equal("undisturbed", "lost", 200);
-    else
-        cr_assert(status == 1 && strstr(e2e_read(run.err), "funcpipe: "), "%d: %s", status,
-                  e2e_read(run.err));
 }
 
 /* ---- exit codes ---- */

@@ -186,10 +186,14 @@ Test(job, waits_for_all_that_is_due_whatever_comes_first) {
     cr_expect_eq(story.job.state, JOB_RUNNING, "step 9 is not known");
     send(&story, (JobEvent){.kind = JOB_EV_STEP, .step = 9, .save_due = true, .eval_due = true});
     cr_expect_eq(story.job.state, JOB_RUNNING);
-    all_saved(&story, 10);
-    committed(&story, 10);
-    cr_expect_eq(story.job.state, JOB_RUNNING, "the evaluation is not known");
+    saved(&story, 0, 0, 10);
+    saved(&story, 1, 0, 10);
+    saved(&story, 1, 1, 10);
+    cr_expect_eq(story.actions.n, 0,
+                 "the evaluation is not known: behind a resume it would be lost");
     send(&story, (JobEvent){.kind = JOB_EV_EVALUATED, .step = 10});
+    cr_expect_eq(action(&story, JOB_ACT_COMMIT)->step, 10);
+    committed(&story, 10);
     cr_expect_eq(story.job.state, JOB_DONE);
     end(&story);
 }
@@ -201,6 +205,12 @@ Test(job, says_what_never_came) {
     all_ended(&story, 10);
     saved(&story, 0, 0, 10);
     saved(&story, 1, 0, 10);
+    story.now_ms += 20001;
+    send(&story, (JobEvent){.kind = JOB_EV_TICK});
+    cr_expect_eq(count(&story, JOB_ACT_RESUME), 1, "it may have been lost");
+    send(&story, (JobEvent){.kind = JOB_EV_RESUMED});
+    run_to(&story, 0, 10);
+    all_ended(&story, 10);
     story.now_ms += 20001;
     send(&story, (JobEvent){.kind = JOB_EV_TICK});
     cr_expect_eq(story.job.state, JOB_FAILED);
@@ -792,6 +802,220 @@ Test(job, a_hard_limit_or_a_broken_conductor_fails_the_job) {
     end(&story);
 }
 
+/* ---- a relay that loses objects ---- */
+
+static void lost(Story *story) {
+    send(story, (JobEvent){.kind = JOB_EV_LOST, .text = "the relay has lost objects: all"});
+}
+
+/* All go back to `step`, as next attempts, and nobody is fenced off: no key is the same. */
+static void resumed(Story *story, int64_t at, int64_t attempt) {
+    send(story, (JobEvent){.kind = JOB_EV_RESUMED});
+    cr_assert_eq(count(story, JOB_ACT_INVOKE), 3);
+    cr_expect_eq(count(story, JOB_ACT_FENCE), 0);
+    cr_expect_eq(action(story, JOB_ACT_INVOKE)->step, at);
+    cr_expect_eq(action(story, JOB_ACT_INVOKE)->resumed, at > 0);
+    cr_expect_eq(action(story, JOB_ACT_INVOKE)->attempt, attempt);
+    cr_expect_eq(story->job.next_step, at);
+}
+
+Test(job, a_relay_that_lost_objects_sends_all_back_to_the_last_save) {
+    Story story;
+    begin_usual(&story);
+    heartbeats(&story, 0);
+    run_to(&story, 0, 8);
+    heartbeats(&story, 8);
+    all_saved(&story, 5);
+    committed(&story, 5);
+    lost(&story);
+    cr_expect_eq(story.actions.n, 1);
+    cr_expect_eq(count(&story, JOB_ACT_RESUME), 1);
+    lost(&story);
+    cr_expect_eq(story.actions.n, 0, "that is known");
+    ended(&story, 0, 0, ERR_KILLED, -1, "killed by signal 9");
+    heartbeats(&story, 8);
+    step(&story, 8, DECISION_STOP);
+    saved(&story, 0, 0, 10);
+    story.now_ms += 100000;
+    send(&story, (JobEvent){.kind = JOB_EV_TICK});
+    cr_expect_eq(story.actions.n, 0, "nothing of the old generation counts");
+    resumed(&story, 5, 2);
+    heartbeats(&story, 5);
+    run_to(&story, 5, 10);
+    cr_expect_eq(story.job.next_step, 10);
+    all_saved(&story, 10);
+    committed(&story, 10);
+    all_ended(&story, 10);
+    cr_expect_eq(story.job.state, JOB_DONE);
+    cr_expect_eq(story.job.resumes, 1);
+    cr_expect_eq(job_worker(&story.job, 0, 0)->restarts, 0, "nobody has died");
+    end(&story);
+}
+
+/* What all have saved is waited for, and gone on from; with no save at all they begin anew. */
+Test(job, a_commit_under_way_when_the_relay_loses_objects_counts) {
+    for (int under_way = 0; under_way < 2; under_way++) {
+        Story story;
+        begin_usual(&story);
+        run_to(&story, 0, 6);
+        if (under_way)
+            all_saved(&story, 5);
+        lost(&story);
+        if (under_way)
+            committed(&story, 5);
+        cr_expect_eq(count(&story, JOB_ACT_DROP), 0, "there is no generation to drop in");
+        resumed(&story, under_way ? 5 : 0, 2);
+        end(&story);
+    }
+}
+
+Test(job, losses_are_made_good_as_often_as_deaths) {
+    Story story;
+    JobSetup setup = usual_setup();
+    setup.end_step = 1000;
+    begin(&story, &setup);
+    for (int64_t at = 0; at < 50; at += 5) { /* two between saves are allowed */
+        for (int i = 0; i < 2; i++) {
+            lost(&story);
+            resumed(&story, at, 2 * at / 5 + 2 + i);
+        }
+        run_to(&story, at, at + 5);
+        all_saved(&story, at + 5);
+        committed(&story, at + 5);
+    }
+    for (int i = 0; i < 2; i++) {
+        lost(&story);
+        resumed(&story, 50, 22 + i);
+    }
+    lost(&story);
+    cr_expect_eq(story.job.state, JOB_FAILED);
+    cr_expect_eq(story.job.exit_code, EXIT_CODE_FAILED);
+    cr_expect_str_eq(story.job.failure.text,
+                     "the relay has lost objects: all; that is loss 3 since step 50 was saved, and "
+                     "limits.restarts is 2");
+    end(&story);
+}
+
+Test(job, a_loss_that_nobody_needs_any_more) {
+    Story story;
+    begin_usual(&story);
+    run_to(&story, 0, 10);
+    all_saved(&story, 10);
+    lost(&story);
+    cr_expect_eq(story.actions.n, 0, "the last save is being committed");
+    committed(&story, 10);
+    lost(&story);
+    cr_expect_eq(story.actions.n, 0);
+    all_ended(&story, 10);
+    cr_expect_eq(story.job.state, JOB_DONE);
+    end(&story);
+}
+
+/* The wish is said again under the new generation; what the old one decided is void. */
+Test(job, a_loss_while_stopping) {
+    Story story;
+    begin_usual(&story);
+    run_to(&story, 0, 5);
+    all_saved(&story, 5);
+    committed(&story, 5);
+    step(&story, 5, 0);
+    lost(&story);
+    send(&story, (JobEvent){.kind = JOB_EV_CANCEL, .cancel = JOB_CANCEL_INTERRUPT});
+    cr_expect_eq(story.job.state, JOB_SAVING);
+    cr_expect_eq(story.actions.n, 0);
+    resumed(&story, 5, 2);
+    cr_expect(action(&story, JOB_ACT_CONTROL)->stop);
+    step(&story, 5, DECISION_STOP);
+    cr_expect_eq(story.job.end_step, 6);
+    lost(&story);
+    resumed(&story, 5, 3);
+    cr_expect_eq(story.job.end_step, 10);
+    step(&story, 5, 0);
+    step(&story, 6, DECISION_STOP);
+    all_saved(&story, 7);
+    committed(&story, 7);
+    all_ended(&story, 7);
+    cr_expect_eq(story.job.state, JOB_CANCELLED);
+    end(&story);
+}
+
+static void all_wait(Story *story, int64_t at) {
+    heartbeats(story, at);
+    story->now_ms += 20001;
+    heartbeats(story, at);
+}
+
+/* One object is gone: who waits for it gives up, while all others live. */
+Test(job, a_wait_in_vain_sends_all_back_once) {
+    Story story;
+    begin_usual(&story);
+    all_wait(&story, 3);
+    ended(&story, 1, 0, ERR_TIMEOUT, 3, "'job/g1/t3/a.0-1.0' did not come");
+    cr_expect_eq(count(&story, JOB_ACT_RESUME), 1);
+    cr_expect_str_eq(story.job.lost_text, "stage 1, replica 0 at step 3, while all others run: "
+                                          "'job/g1/t3/a.0-1.0' did not come");
+    ended(&story, 0, 0, ERR_TIMEOUT, 3, "waited, too");
+    cr_expect_eq(story.actions.n, 0);
+    resumed(&story, 0, 2);
+    all_wait(&story, 3);
+    ended(&story, 1, 1, ERR_TIMEOUT, 3, "'job/g2/t3/a.0-1.1' did not come");
+    cr_expect_eq(story.job.state, JOB_FAILED);
+    cr_expect_str_eq(story.job.failure.text,
+                     "stage 1, replica 1 at step 3, while all others run: 'job/g2/t3/a.0-1.1' did "
+                     "not come; again, after all workers went back to the last save");
+    end(&story);
+}
+
+/* Behind a save it may happen again. */
+Test(job, a_wait_in_vain_behind_a_save) {
+    Story story;
+    begin_usual(&story);
+    all_wait(&story, 3);
+    ended(&story, 1, 0, ERR_TIMEOUT, 3, "waited");
+    resumed(&story, 0, 2);
+    run_to(&story, 0, 5);
+    all_saved(&story, 5);
+    committed(&story, 5);
+    all_wait(&story, 7);
+    ended(&story, 1, 0, ERR_TIMEOUT, 7, "waited");
+    cr_expect_eq(count(&story, JOB_ACT_RESUME), 1);
+    end(&story);
+}
+
+/* Somebody else has died, or has not yet come so far: then it is worth waiting. */
+Test(job, a_wait_for_a_worker_that_began_anew_is_not_in_vain) {
+    Story story;
+    begin_usual(&story);
+    all_wait(&story, 3);
+    ended(&story, 0, 0, ERR_KILLED, -1, "killed");
+    ended(&story, 1, 0, ERR_TIMEOUT, 3, "waited");
+    cr_expect_eq(count(&story, JOB_ACT_INVOKE), 1);
+    heartbeats(&story, 3);
+    story.now_ms += 10000;
+    ended(&story, 1, 1, ERR_TIMEOUT, 3, "waited");
+    cr_expect_eq(count(&story, JOB_ACT_INVOKE), 1);
+    end(&story);
+}
+
+/* What the coordinator alone waits for. */
+Test(job, norms_that_never_come) {
+    Story story;
+    begin_usual(&story);
+    heartbeats(&story, 0);
+    run_to(&story, 0, 4);
+    heartbeats(&story, 5);
+    for (int i = 0; i < 5; i++) {
+        cr_expect_eq(story.job.resumes, 0);
+        story.now_ms += 4001;
+        heartbeats(&story, 5);
+        send(&story, (JobEvent){.kind = JOB_EV_TICK});
+    }
+    cr_expect_eq(count(&story, JOB_ACT_RESUME), 1);
+    cr_expect_str_eq(story.job.lost_text,
+                     "all workers are beyond that step, but the norms of step 4 never came");
+    end(&story);
+}
+
 /* Any order of any events: no crash, and what is final stays so. */
 Test(job, survives_any_order_of_events) {
     uint32_t state = 12345;
@@ -807,7 +1031,7 @@ Test(job, survives_any_order_of_events) {
                 word[k] = state >> 8;
             }
             static const int codes[] = {0, ERR_KILLED, ERR_SUPERSEDED, ERR_TIMEOUT, ERR_FORMAT};
-            JobEvent event = {.kind = (JobEventKind)(JOB_EV_INVOKE_FAILED + word[0] % 11),
+            JobEvent event = {.kind = (JobEventKind)(JOB_EV_INVOKE_FAILED + word[0] % 13),
                               .stage = (int32_t)(word[1] % 3),
                               .replica = (int32_t)(word[1] / 3 % 2),
                               .attempt = 1 + word[2] % 3,

@@ -87,7 +87,7 @@ Test(watch, a_drop_that_fails_is_done_again) {
         put(key);
     }
     atomic_store(&n_faults, 3);
-    cr_assert_eq(watch_open(&order, notify, NULL, &watch), 0, "%s", err_text());
+    cr_assert_eq(watch_open(&order, 0, notify, NULL, &watch), 0, "%s", err_text());
     watch_drop(watch, 0, 4);
     await_count(1);
     cr_expect_leq(atomic_load(&n_faults), 0);
@@ -120,7 +120,7 @@ Test(watch, many_steps_are_dropped) {
     }
     put("job/g1/e1000/v.0.0");
     put("job/g1/e2000/v.0.0");
-    cr_assert_eq(watch_open(&order, notify, NULL, &watch), 0, "%s", err_text());
+    cr_assert_eq(watch_open(&order, 0, notify, NULL, &watch), 0, "%s", err_text());
     watch_drop(watch, 0, 700);
     watch_drop(watch, 700, STEPS);
     await_count(2);
