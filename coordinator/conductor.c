@@ -155,6 +155,15 @@ static void note_pause(Conductor *conductor) {
     conductor->tick_ms = now;
 }
 
+/* Can heartbeats be read? Not so while the relay is away, and a little longer. */
+static bool is_blind(Conductor *conductor) {
+    int64_t patience_ms = 2 * conductor->config->order.heartbeat_ms + CONDUCT_LATE_MS;
+    int64_t now = conductor->tick_ms;
+    if (conductor->watch && now - watch_read_ns(conductor->watch) / CLOCK_NS_PER_MS > patience_ms)
+        conductor->blind_until_ms = now + patience_ms;
+    return now < conductor->blind_until_ms;
+}
+
 static void note_measuring(Conductor *conductor) {
     bool measuring = conductor->job.state == JOB_PROFILING;
     if (!measuring || conductor->measuring_told ||
@@ -171,8 +180,8 @@ static void on_tick(uv_timer_t *timer) {
     do_delayed(conductor);
     conductor_try_resume(conductor);
     note_measuring(conductor);
-    if (conductor->tick_ms >= conductor->blind_until_ms)
-        conductor_event(conductor, &(JobEvent){.kind = JOB_EV_TICK}, NULL);
+    conductor_event(conductor, &(JobEvent){.kind = JOB_EV_TICK, .blind = is_blind(conductor)},
+                    NULL);
     if (conductor->job.n_workers > 0 && !conductor->finishing && !conductor->order.eval_only)
         conductor_show(conductor);
     try_close(conductor);

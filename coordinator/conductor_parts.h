@@ -87,8 +87,7 @@ typedef struct Conductor {
     bool planned, finishing, closed;
     bool measuring_told;
     int64_t begin_ms, finish_ms;
-    int64_t tick_ms,
-        blind_until_ms; /* the last tick; after a pause of ours nobody counts as silent */
+    int64_t tick_ms, blind_until_ms; /* the last tick; nobody counts as silent before that */
 
     Outputs *outputs;
     OutputsLock lock;

@@ -518,19 +518,18 @@ static int on_cancel(Job *job, const JobEvent *event, JobActions *actions) {
     return job_control(job, actions);
 }
 
-static int check_silence(Job *job, JobWorker *worker, int64_t now_ms, JobActions *actions) {
+static int check_silence(Job *job, JobWorker *worker, const JobEvent *event, JobActions *actions) {
     char text[160];
     bool started = worker->heard_ms >= 0;
-    int64_t since = now_ms - (started ? worker->heard_ms : worker->invoked_ms);
+    int64_t since = event->now_ms - (started ? worker->heard_ms : worker->invoked_ms);
     int64_t limit = started ? job_silence_ms(job) : job->setup.start_timeout_ms;
-    if (!worker->alive || since <= limit)
+    if (!worker->alive || since <= limit || event->blind)
         return 0;
     snprintf(text, sizeof text,
              started ? "no heartbeat for %lld ms (at most %lld)"
                      : "no heartbeat within %lld ms of its start (at most %lld)",
              (long long)since, (long long)limit);
-    JobEvent event = {.kind = JOB_EV_TICK, .now_ms = now_ms};
-    return worker_died(job, worker, &event, ERR_TIMEOUT, text, actions);
+    return worker_died(job, worker, event, ERR_TIMEOUT, text, actions);
 }
 
 static int on_tick(Job *job, const JobEvent *event, JobActions *actions) {
@@ -538,14 +537,14 @@ static int on_tick(Job *job, const JobEvent *event, JobActions *actions) {
     if (job->state != JOB_RUNNING && job->state != JOB_SAVING)
         return 0;
     for (int32_t i = 0; i < job->n_workers && !job_is_final(job); i++)
-        TRY(check_silence(job, &job->workers[i], now, actions));
+        TRY(check_silence(job, &job->workers[i], event, actions));
     if (job_is_final(job))
         return 0;
     if (job->state == JOB_SAVING && now - job->stop_ms > job->setup.stop_timeout_ms)
         return cancel_at_once(job, actions,
                               "the workers did not stop in time; what came after the "
                               "last save is lost");
-    if (job->resuming)
+    if (job->resuming || event->blind)
         return 0;
     if (job_misses(job, now))
         return job_miss_any(job, actions);

@@ -7,7 +7,8 @@
  *   - A worker that dies is invoked again, attempt + 1, from the last committed save; the others
  *     only wait. Its fence is written first, so that an older attempt that still lives ends itself.
  *   - Silence beyond a deadline derived from the measured step time counts as death; the silent
- *     process is left alone (it may only be stopped, and its successor does not wait for it).
+ *     process is left alone (it may only be stopped, and its successor does not wait for it). While
+ *     heartbeats cannot be read nobody is silent.
  *   - Dying more than max_restarts times in a row at one step, without getting further in between,
  *     fails the job; so does an error that no retry helps against, at once. How far a worker got is
  *     known from its heartbeats, its saves, what it says at its end, and the norms: those of a step

@@ -35,7 +35,7 @@ typedef enum JobEventKind {
     JOB_EV_RESUMED,       /* the next generation is taken, no worker runs any more */
     JOB_EV_CANCEL,        /* cancel */
     JOB_EV_FAIL,          /* planning failed, a hard limit was reached, ...: code, text */
-    JOB_EV_TICK
+    JOB_EV_TICK           /* blind */
 } JobEventKind;
 
 /* "worker" above is stage, replica and attempt. */
@@ -46,6 +46,7 @@ typedef struct JobEvent {
     int64_t attempt, step;
     int decision;            /* DECISION_ bits of core/report.h */
     bool save_due, eval_due; /* after this step, by the order */
+    bool blind;              /* heartbeats cannot be read just now: nobody counts as silent */
     bool skipped;            /* the step: its loss or gradients were not finite */
     JobCancel cancel;
     const JobSetup *setup;

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,7 @@ struct Watch {
     void *ctx;
     Relay *relay;
     pthread_t thread;
+    atomic_llong read_ns; /* when all heartbeats were last read */
     pthread_mutex_t lock; /* of the next eight */
     pthread_cond_t changed;
     bool closing;
@@ -48,7 +50,6 @@ struct Watch {
     int64_t drop_first, drop_end; /* asked for; first == end: nothing */
     /* the thread's own */
     Watermark watermark;
-    bool lost;              /* and that is reported */
     int64_t old_generation; /* to be dropped; 0: none, or done */
     Place *places;          /* (n_workers) by stage, then replica */
     int32_t n_workers, loss_stage, loss_replicas, n_norms;
@@ -342,17 +343,21 @@ static int check_watermark(Watch *watch) {
     int rc = watermark_raise(&watch->watermark, watch->relay);
     if (rc <= 0)
         return rc;
-    report.failure.code = ERR_NOT_FOUND;
     snprintf(report.failure.text, sizeof report.failure.text, "the relay has lost objects: %s",
              watch->watermark.lost);
-    watch->lost = true;
-    return post(watch, &report);
+    TRY(post(watch, &report));
+    return err_set(ERR_CANCELLED, "%s", report.failure.text); /* there is nothing to watch */
 }
 
 static int read_heartbeats(Watch *watch) {
     for (int32_t i = 0; i < watch->n_workers; i++)
         TRY(read_heartbeat(watch, &watch->places[i]));
+    atomic_store(&watch->read_ns, clock_now_ns());
     return 0;
+}
+
+int64_t watch_read_ns(Watch *watch) {
+    return atomic_load(&watch->read_ns);
 }
 
 void watch_drop(Watch *watch, int64_t first_step, int64_t end_step_) {
@@ -456,8 +461,6 @@ static int read_reports(Watch *watch) {
     if (now_ns >= watch->next_beat_ns) {
         watch->next_beat_ns = clock_deadline_ms(watch->order->heartbeat_ms);
         TRY(check_watermark(watch));
-        if (watch->lost)
-            return 0;
         TRY(read_heartbeats(watch));
         TRY(poll_pending(watch));
     }
@@ -470,9 +473,7 @@ static int read_reports(Watch *watch) {
     return 0;
 }
 
-/* Drops that fail keep nothing from being read: a worker whose heartbeat is not seen counts as
- * dead.
- */
+/* Drops that fail keep nothing from being read. */
 static int watch_once(Watch *watch) {
     ErrNote note = {0};
     int dropped = do_drops(watch);
@@ -495,7 +496,7 @@ static bool give_up(Watch *watch, int code) {
 static void *watch_thread(void *arg) {
     Watch *watch = arg;
     pthread_setname_np(pthread_self(), "watch");
-    while (!is_closing(watch) && !watch->lost) {
+    while (!is_closing(watch)) {
         int rc = watch_once(watch);
         if (rc >= 0 || rc == ERR_TIMEOUT) {
             watch->n_errors = 0;
@@ -563,6 +564,7 @@ int watch_open(const Order *order, int64_t old_generation, void (*notify)(void *
     watch->notify = notify;
     watch->ctx = ctx;
     watch->old_generation = old_generation;
+    atomic_init(&watch->read_ns, clock_now_ns());
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);

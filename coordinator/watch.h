@@ -51,6 +51,9 @@ int watch_open(const Order *order, int64_t old_generation, void (*notify)(void *
 int watch_take(Watch *watch, WatchReport *out_report);
 /* Queue: drop what lies under train steps [first, end) and their evaluations. Thread-safe. */
 void watch_drop(Watch *watch, int64_t first_step, int64_t end_step);
+/* When all heartbeats were last read, monotonic: while the relay is away nobody is silent.
+ * Thread-safe. */
+int64_t watch_read_ns(Watch *watch);
 void watch_close(Watch *watch); /* ends its waits and joins it */
 
 #endif

@@ -18,8 +18,9 @@ enum { STEPS = 150 };
 
 static RedisServerProcess server;
 static const char *job;
-static char relay[64];    /* relay=URL */
-static char patience[32]; /* timeouts.wait: long enough for a busy machine */
+static char relay[64];       /* relay=URL */
+static int64_t away_ms = 50; /* of a server that is killed */
+static char patience[32];    /* timeouts.wait: long enough for a busy machine */
 
 static void enter_with(const char *const *args) {
     e2e_enter();
@@ -50,7 +51,7 @@ static void run_undisturbed(void) {
 static void kill_and_start(E2e *run, const char *out, int64_t row) {
     cr_assert(e2e_await_rows(run, out, row), "%s", e2e_read(run->err));
     redis_server_kill(&server);
-    e2e_sleep_ms(50);
+    e2e_sleep_ms(away_ms);
     cr_assert_eq(redis_server_again(&server), 0, "%s", err_text());
 }
 
@@ -106,10 +107,12 @@ Test(relay_lost, a_server_back_from_a_snapshot, .init = enter, .fini = leave) {
     cr_expect(strstr(reason("out"), "is back at "), "%s", reason("out"));
 }
 
-/* It was away, and has lost nothing. */
+/* It was away for longer than a worker may be silent, and has lost nothing. */
 Test(relay_lost, a_server_back_with_all_it_had, .init = enter_with_file, .fini = leave) {
     run_undisturbed();
-    E2e run = e2e_train(job, "out", E2E_ARGS(STEPS_SET, "--set", relay));
+    E2e run = e2e_train(job, "out",
+                        E2E_ARGS(STEPS_SET, "--set", relay, "--set", "timeouts.silence=1500ms"));
+    away_ms = 2500;
     kill_and_start(&run, "out", 40);
     check_end(&run, "out", 0);
     cr_expect_eq(e2e_count("out", "worker_died"), 0);

@@ -466,6 +466,18 @@ Test(job, silence_is_death_but_not_before_its_time) {
     end(&story);
 }
 
+Test(job, nobody_is_silent_while_the_relay_is_away) {
+    Story story;
+    begin_usual(&story);
+    heartbeats(&story, 0);
+    story.now_ms += 100000;
+    send(&story, (JobEvent){.kind = JOB_EV_TICK, .blind = true});
+    cr_expect_eq(story.actions.n, 0);
+    send(&story, (JobEvent){.kind = JOB_EV_TICK});
+    cr_expect_eq(count(&story, JOB_ACT_INVOKE), 3);
+    end(&story);
+}
+
 Test(job, slow_steps_allow_longer_silence) {
     Story story;
     begin_usual(&story);
