@@ -104,11 +104,22 @@ int relay_check_url(const char *url) {
     return unknown_scheme(url);
 }
 
+/* A place that does not answer while it is opened cannot be reached: nobody waits for an object
+ * yet. */
+static int silent_is_unreachable(int rc) {
+    ErrNote note;
+    if (rc != ERR_TIMEOUT)
+        return rc;
+    err_copy(&note);
+    note.code = ERR_UNREACHABLE;
+    return err_restore(&note);
+}
+
 int relay_open(const char *url, Relay **out_relay) {
     for (int i = 0; i < N_SCHEMES; i++) {
         size_t length = strlen(schemes[i].prefix);
         if (strncmp(url, schemes[i].prefix, length) == 0)
-            return schemes[i].open(url + length, out_relay);
+            return silent_is_unreachable(schemes[i].open(url + length, out_relay));
     }
     return unknown_scheme(url);
 }

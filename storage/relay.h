@@ -56,7 +56,8 @@ struct Relay {
 };
 
 /* Open by URL: "file:///dev/shm/dir" (the directory is made if its parent exists; mode 0700).
- * ERR_ARGUMENT for an unknown scheme names the known ones; ERR_UNREACHABLE names the place. */
+ * ERR_ARGUMENT for an unknown scheme names the known ones; ERR_UNREACHABLE names the place, also
+ * when it is silent (within 15 s). */
 int relay_open(const char *url, Relay **out_relay);
 /* May a job name this relay? Known scheme, well-formed, no password in it. Connects to nothing.
  * ERR_ARGUMENT as above. */

@@ -29,3 +29,18 @@ int loopback_listen(int flags, int *out_port) {
     errno = errnum;
     return -1;
 }
+
+int loopback_drop(int *out_port) {
+    int fd = loopback_listen(0, out_port);
+    if (fd < 0 || listen(fd, 0) < 0)
+        return -1;
+    /* The first of these fills the queue of those that nobody accepts. */
+    for (int i = 0; i < 2; i++) {
+        struct sockaddr_in address = loopback_address(*out_port);
+        int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (connect(client, (struct sockaddr *)&address, sizeof address) < 0 &&
+            errno != EINPROGRESS)
+            return -1;
+    }
+    return fd;
+}
