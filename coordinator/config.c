@@ -88,7 +88,7 @@ static int blame_sets(int rc, const ConfigSet *sets, int n_sets) {
     for (int i = n_sets - 1; i >= 0; i--) {
         if (!blames(note.text, &sets[i]))
             continue;
-        if (strstr(sets[i].text, "://")) /* there may be a password in it */
+        if (strstr(sets[i].text, "://") || strchr(sets[i].text, '@')) /* maybe a password's */
             return err_context(rc, "--set %s", sets[i].path);
         return err_context(rc, "--set %s=%s", sets[i].path, sets[i].text);
     }
@@ -274,7 +274,10 @@ static bool is_root(const char *path) {
 static int parse_relay(JsonObject *root, const char *folder, JobConfig *config) {
     const char *relay = "auto";
     TRY(json_opt_string(root, "relay", &relay));
-    if (strcmp(relay, "auto") != 0 && !strstr(relay, "://"))
+    bool is_url = strcmp(relay, "auto") == 0 || strstr(relay, "://");
+    if (!is_url && strchr(relay, '@')) /* not quoted: a password may stand in front of it */
+        return err_set(ERR_ARGUMENT, "$.relay: it is no URL such as redis://HOST");
+    if (!is_url)
         return err_set(ERR_ARGUMENT,
                        "$.relay: '%s' is neither \"auto\" nor a URL such as file:///DIRECTORY",
                        relay);

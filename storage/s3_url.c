@@ -35,12 +35,15 @@ static bool only_of(const char *text, const char *more) {
 }
 
 static int parse_bucket(const char *from, const char *end, S3Url *url) {
-    /* Not quoted: an access key and its secret may stand here, as in other programs' URLs. */
-    if (memchr(from, '@', (size_t)(end - from)))
+    int rc = url_decode("the bucket", from, end, url->bucket, sizeof url->bucket);
+    /* Not quoted: an access key and its secret may stand here, as in other programs' URLs, and a
+     * '/' in the secret ends what looks like the bucket. */
+    if (memchr(from, '@', (size_t)(end - from)) || memchr(from, ':', (size_t)(end - from)) ||
+        (rc >= 0 && strpbrk(url->bucket, "@:")))
         return err_set(ERR_ARGUMENT,
                        "the relay's URL: nothing may stand in front of the bucket (credentials "
                        "come from the environment or a file, ?credentials_file=/PATH)");
-    TRY(url_decode("the bucket", from, end, url->bucket, sizeof url->bucket));
+    TRY(rc);
     if (strlen(url->bucket) < LEAST_BUCKET || !only_of(url->bucket, "._-") ||
         !only_of((char[2]){url->bucket[0], '\0'}, "") || strstr(url->bucket, ".."))
         return err_set(ERR_ARGUMENT,

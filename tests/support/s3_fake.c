@@ -19,7 +19,7 @@
 #include "storage/s3_xml.h"
 #include "tests/support/loopback.h"
 
-enum { MAX_THREADS = 256, MAX_SKEW_S = 900, HEAD_BYTES = 65536, MAX_SIGNATURES = 4096 };
+enum { MAX_THREADS = 1024, MAX_SKEW_S = 900, HEAD_BYTES = 65536, MAX_SIGNATURES = 4096 };
 
 typedef struct Thing { /* an object, or a part of an upload */
     char name[600];

@@ -101,6 +101,8 @@ Test(s3_url, refusals) {
     refused("b%00cket", "control character");
     refused("bucket%2", "two hex digits");
     refused("KEY:" CANARY "@bucket/x", "nothing may stand in front of the bucket");
+    refused("KEY:" CANARY "/" CANARY "@bucket/x", "nothing may stand in front of the bucket");
+    refused("KEY%3A" CANARY "/" CANARY "@bucket", "nothing may stand in front of the bucket");
     refused("bucket//a", "a part that is empty");
     refused("bucket/a//b", "a part that is empty");
     refused("bucket/./a", "'.' or '..'");
