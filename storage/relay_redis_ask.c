@@ -43,16 +43,35 @@ int relay_redis_has(Relay *relay, const char *key) {
     return rc;
 }
 
+typedef struct NoteQuestion {
+    Question question;
+    ErrNote full;
+} NoteQuestion;
+
+/* A full server is not asked again: a note is out of date by the time that there is room. */
+static int ask_note(RelayRedis *redis, int server, void *arg, int64_t deadline_ns) {
+    NoteQuestion *note = arg;
+    int rc = ask_question(redis, server, &note->question, deadline_ns);
+    if (rc != ERR_FULL)
+        return rc;
+    err_copy(&note->full);
+    return 0;
+}
+
 int relay_redis_note_put(Relay *relay, const char *key, const void *data, size_t bytes,
                          int64_t ttl_ms) {
     RelayRedis *redis = (RelayRedis *)relay;
     RedisName name = relay_redis_name(redis, 'n', key);
     char ttl[24];
-    Question question = {
-        .n_args = 4, .args = {"SET", name.text, "PX", ttl}, .value = {bytes ? data : "", bytes}};
+    NoteQuestion note = {.question = {.n_args = 4,
+                                      .args = {"SET", name.text, "PX", ttl},
+                                      .value = {bytes ? data : "", bytes}}};
     snprintf(ttl, sizeof ttl, "%lld", (long long)(ttl_ms < NOTE_MAX_MS ? ttl_ms : NOTE_MAX_MS));
-    int rc = relay_redis_ask(redis, relay_redis_server(redis, key), &question);
-    redis_free(question.reply);
+    int rc = relay_redis_attempt(redis, relay_redis_server(redis, key), ask_note, &note,
+                                 clock_deadline_ms(REDIS_OWN_TIME_MS), 0);
+    redis_free(note.question.reply);
+    if (rc >= 0 && note.full.code < 0)
+        rc = err_restore(&note.full);
     return rc < 0 ? err_context(rc, "putting the note '%s'", key) : 0;
 }
 

@@ -129,9 +129,11 @@ int fetch_get(Fetch *fetch, Key key, FetchPeer peer, const FetchBlob *blob, int6
     return 0;
 }
 
-/* A put, or with n > 0 an addition to a sum. */
+/* A put, or with n > 0 an addition to a sum. It gives up before those do that wait for what it
+ * sends: it knows why, such as a full relay, and they do not. */
 static int fetch_send(Fetch *fetch, const char *key, int index, int n, Slice part) {
-    const int64_t deadline = clock_deadline_ms(fetch->order->wait_timeout_ms);
+    const int64_t wait_ms = fetch->order->wait_timeout_ms;
+    const int64_t deadline = clock_deadline_ms(wait_ms - wait_ms / 4);
     for (int attempt = 0;; attempt++) {
         int rc = n > 0 ? relay_add(fetch->relay, key, index, n, &part, 1, deadline)
                        : relay_put(fetch->relay, key, &part, 1, deadline);

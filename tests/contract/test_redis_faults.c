@@ -138,6 +138,37 @@ Test(redis_cuts, large_get_down) {
     cut_large(false, PROXY_DOWN, 50);
 }
 
+/* Over TLS: about `n` positions, from its first byte on. The length of a signature varies, so the
+ * last bytes are left out: those of the connections above. */
+static void cut_tls(bool put, ProxyWay way, int64_t n) {
+    Cutting cutting = {.put = put, .way = way, .data = "some content of an object", .bytes = 25};
+    place_open_tls(&cutting.place);
+    if (!put)
+        cr_assert_eq(place_put(cutting.place.direct, "cut/o", cutting.data, cutting.bytes, 5000),
+                     0);
+    int64_t all = measure(&cutting) - 16;
+    cr_assert_gt(all, n, "%lld bytes", (long long)all);
+    for (int64_t i = 0; i < n; i++)
+        cut_at(&cutting, i * all / n, i % 2 == 0);
+    place_close(&cutting.place);
+}
+
+Test(redis_cuts, tls_put_up) {
+    cut_tls(true, PROXY_UP, 60);
+}
+
+Test(redis_cuts, tls_put_down) {
+    cut_tls(true, PROXY_DOWN, 60);
+}
+
+Test(redis_cuts, tls_get_up) {
+    cut_tls(false, PROXY_UP, 60);
+}
+
+Test(redis_cuts, tls_get_down) {
+    cut_tls(false, PROXY_DOWN, 60);
+}
+
 /* Drops, notes and counts are questions of their own, over dead connections too. */
 Test(redis_cuts, all_else_finds_a_new_connection) {
     RedisPlace place;
@@ -362,6 +393,21 @@ Test(redis_full, small_objects) {
 
 Test(redis_full, large_objects) {
     full(LARGE_BYTES, 4);
+}
+
+/* Heartbeats: who waits for room with them looks dead. */
+Test(redis_full, notes_are_not_waited_for) {
+    RedisPlace place;
+    place_open(&place, NULL, "", "");
+    cr_assert_eq(relay_note_put(place.direct, "n/k", "old", 3, 60000), 0, "%s", err_text());
+    place_ask(&place, "CONFIG SET maxmemory 1");
+    int64_t begin_ns = clock_now_ns();
+    cr_expect_eq(relay_note_put(place.direct, "n/k", "new", 3, 60000), ERR_FULL, "%s", err_text());
+    cr_expect(strstr(err_text(), "'n/k'") && strstr(err_text(), "maxmemory"), "%s", err_text());
+    cr_expect_lt(clock_now_ns() - begin_ns, 2 * CLOCK_NS_PER_S);
+    place_ask(&place, "CONFIG SET maxmemory 0");
+    cr_expect_eq(relay_note_put(place.direct, "n/k", "new", 3, 60000), 0, "%s", err_text());
+    place_close(&place);
 }
 
 /* ---- two servers ---- */

@@ -9,26 +9,34 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/clock.h"
 #include "core/err.h"
 #include "storage/relay.h"
+#include "tests/support/loopback.h"
 #include "tests/support/proxy.h"
 #include "tests/support/redis_server.h"
+#include "tests/support/relay_suite.h"
 
 typedef struct RedisPlace {
     RedisServerProcess server;
     Proxy *proxy;
     Relay *direct, *proxied;
     char user[64], rest[128]; /* of the URL: in front of the host, behind the port */
+    char folder[64];          /* of certificates; "" none */
 } RedisPlace;
 
-static inline Relay *place_relay(const RedisPlace *place, int port) {
+static inline Relay *place_relay_as(const RedisPlace *place, const char *scheme, int port) {
     char url[320];
     Relay *relay = NULL;
-    snprintf(url, sizeof url, "redis://%s127.0.0.1:%d%s", place->user, port, place->rest);
+    snprintf(url, sizeof url, "%s://%s127.0.0.1:%d%s", scheme, place->user, port, place->rest);
     cr_assert_eq(relay_open(url, &relay), 0, "%s", err_text());
     return relay;
+}
+
+static inline Relay *place_relay(const RedisPlace *place, int port) {
+    return place_relay_as(place, "redis", port);
 }
 
 static inline void place_open(RedisPlace *place, const char *const *args, const char *user,
@@ -42,11 +50,48 @@ static inline void place_open(RedisPlace *place, const char *const *args, const 
     place->proxied = place_relay(place, proxy_port(place->proxy));
 }
 
+/* The same, with TLS on the way through the proxy. */
+static inline void place_open_tls(RedisPlace *place) {
+    char cert[96];
+    char key[96];
+    char ca[96];
+    char port[16];
+    int tls_port = 0;
+    *place = (RedisPlace){0};
+    cr_assert_geq(relay_suite_folder(place->folder, sizeof place->folder), 0);
+    cr_assert_geq(redis_server_certificates(place->folder), 0, "%s", err_text());
+    snprintf(cert, sizeof cert, "%s/server.crt", place->folder);
+    snprintf(key, sizeof key, "%s/server.key", place->folder);
+    snprintf(ca, sizeof ca, "%s/ca.crt", place->folder);
+    close(loopback_listen(0, &tls_port));
+    snprintf(port, sizeof port, "%d", tls_port);
+    const char *const args[] = {"--tls-port",
+                                port,
+                                "--tls-cert-file",
+                                cert,
+                                "--tls-key-file",
+                                key,
+                                "--tls-ca-cert-file",
+                                ca,
+                                "--tls-auth-clients",
+                                "no",
+                                "--proto-max-bulk-len",
+                                "1mb",
+                                NULL};
+    cr_assert_eq(redis_server_start(&place->server, args), 0, "%s", err_text());
+    cr_assert_eq(proxy_start(tls_port, &place->proxy), 0, "%s", err_text());
+    place->direct = place_relay(place, place->server.port);
+    snprintf(place->rest, sizeof place->rest, "?ca=%s", ca);
+    place->proxied = place_relay_as(place, "rediss", proxy_port(place->proxy));
+}
+
 static inline void place_close(RedisPlace *place) {
     relay_close(place->direct);
     relay_close(place->proxied);
     proxy_stop(place->proxy);
     redis_server_stop(&place->server);
+    if (place->folder[0])
+        relay_suite_remove_folder(place->folder);
 }
 
 static inline int64_t place_ask(const RedisPlace *place, const char *lines) {
