@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "coordinator/conductor_parts.h"
-#include "coordinator/watermark.h"
 #include "core/clock.h"
 #include "core/err.h"
 
@@ -57,9 +56,11 @@ static int keep_generation(Conductor *conductor, int64_t generation) {
     return 0;
 }
 
-/* A claim may have expired while its run goes on: then its watermark is there. */
+/* A claim may have expired before the objects of its run, and while the run goes on: where any are,
+ * the generation is taken. */
 static int try_claim(Conductor *conductor, int64_t generation, const char *text) {
     bool again = false;
+    int64_t n_left = 0;
     KeySpace space = conductor->space;
     space.generation = generation;
     Key key = key_claim(space.job, generation);
@@ -67,8 +68,11 @@ static int try_claim(Conductor *conductor, int64_t generation, const char *text)
     TRY(rc);
     if (rc == 1 && !(again && is_ours(conductor, key, text)))
         return 0;
-    int taken = watermark_is_there(&space, conductor->relay);
-    return taken < 0 ? taken : !taken;
+    TRY(relay_count(conductor->relay, key_space_prefix(&space).text, &n_left));
+    if (n_left == 0)
+        return 1;
+    TRY(relay_drop_one(conductor->relay, key.text, NULL));
+    return 0;
 }
 
 int conductor_claim(Conductor *conductor, int64_t first) {

@@ -57,8 +57,7 @@ static int see(void *ctx, const RelayItem *seen) {
     item->bytes = seen->bytes < 0 || item->bytes < 0 ? -1 : item->bytes + seen->bytes;
     if (seen->idle_ms < item->idle_ms) /* -1, not known, is the least */
         item->idle_ms = seen->idle_ms;
-    /* The watermark outlives its run, so that nobody takes the generation: it is no sign of life.
-     */
+    /* The watermark outlives its run long: it is no sign of life. */
     if (seen->kind == RELAY_ITEM_NOTE && !key_is_watermark(seen->key))
         item->state = GC_RUNNING;
     return 0;

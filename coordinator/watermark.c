@@ -78,16 +78,3 @@ int watermark_raise(Watermark *watermark, Relay *relay) {
     }
     return 0;
 }
-
-/* The first key is that of its own server, whichever that is. */
-int watermark_is_there(const KeySpace *space, Relay *relay) {
-    char text[RELAY_NOTE_MAX_BYTES];
-    size_t bytes = 0;
-    ErrNote before;
-    err_copy(&before);
-    int rc = relay_note_get(relay, key_watermark(space, 0).text, text, sizeof text, &bytes);
-    if (rc != ERR_NOT_FOUND)
-        return rc < 0 ? rc : 1;
-    err_restore(&before);
-    return 0;
-}

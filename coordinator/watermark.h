@@ -5,10 +5,7 @@
  * cannot be reached has lost nothing yet.
  *
  * A server that comes back with the very number that was acknowledged may still have lost what was
- * written in the heartbeat interval behind it: who waits for that notices (timeouts.wait).
- *
- * While it is there, its generation is taken: the claim is an object, and a long job outlives those
- * (ttl= of a Redis relay). */
+ * written in the heartbeat interval behind it: who waits for that notices (timeouts.wait). */
 #ifndef FUNCPIPE_COORDINATOR_WATERMARK_H
 #define FUNCPIPE_COORDINATOR_WATERMARK_H
 
@@ -27,7 +24,5 @@ void watermark_init(Watermark *watermark, const KeySpace *space, const Relay *re
 /* Look at it, then raise it. 1: the relay has lost objects, watermark->lost says how that is known;
  * 0: it has not; an error of the relay: not known, ask again. */
 int watermark_raise(Watermark *watermark, Relay *relay);
-/* Does a run hold this generation? 1, 0, or an error of the relay. */
-int watermark_is_there(const KeySpace *space, Relay *relay);
 
 #endif

@@ -10,7 +10,9 @@
 
 #include "core/clock.h"
 #include "storage/relay.h"
+#include "tests/support/damage.h"
 #include "tests/support/e2e.h"
+#include "tests/support/relay_jobs.h"
 
 enum { STEPS = 200 };
 
@@ -96,6 +98,37 @@ Test(relay_leftovers, other_generations, .init = e2e_enter, .fini = e2e_leave) {
                  before);
     cr_assert_eq(access("relay/mlp/g3", F_OK), -1);
     relay_close(relay);
+}
+
+/* A store may let a claim expire before the objects that lie under it. */
+Test(relay_leftovers, generations_without_a_claim, .init = e2e_enter, .fini = e2e_leave) {
+    static const char *const names[] = {"mlp/g1/t0/a.0-1.0", "mlp/g2/t5/g.1-0.2"};
+    const char *job = e2e_job("mlp", e2e_mlp);
+    char url[300];
+    Relay *relay = NULL;
+    snprintf(url, sizeof url, "file://%s", e2e_path("relay"));
+    cr_assert_eq(relay_open(url, &relay), 0);
+    for (int i = 0; i < 2; i++)
+        put(relay, names[i], "nonsense");
+    e2e_train_fully(job, "empty", E2E_ARGS(SHORT));
+    e2e_train_fully(job, "seeded", E2E_ARGS(RELAY));
+    e2e_check_equal("empty", "seeded", STEPS);
+    for (int i = 0; i < 2; i++)
+        cr_expect_eq(relay_has(relay, names[i]), 1, "'%s' went", names[i]);
+    cr_assert_eq(e2e_files_in("relay"), 2, "%d files", e2e_files_in("relay"));
+    relay_close(relay);
+}
+
+/* ---- objects that somebody damaged ---- */
+
+Test(relay_leftovers, damaged_objects, .init = e2e_enter, .fini = e2e_leave) {
+    static const int ways[] = {DAMAGE_GARBAGE, DAMAGE_CUT, DAMAGE_FLIP, DAMAGE_DTYPE};
+    char url[300];
+    snprintf(url, sizeof url, "file://%s", e2e_path("relay"));
+    for (int i = 0; i < (e2e_long() ? N_DAMAGES : 4); i++) {
+        if (!e2e_long() || i != DAMAGE_NONE)
+            relay_jobs_damage(url, 40, e2e_long() ? i : ways[i]);
+    }
 }
 
 /* Two of one name at the same time. */
