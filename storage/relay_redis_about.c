@@ -51,10 +51,41 @@ static void tell_server(const Telling *telling) {
     say(telling, "server", value, NULL);
 }
 
+/* A setting of the server; "" when it does not tell. */
+static void ask_setting(const Telling *telling, const char *name, char *out, size_t out_bytes) {
+    Question question = {.n_args = 3, .args = {"CONFIG", "GET", name}};
+    bool told = relay_redis_ask(telling->redis, telling->server, &question) >= 0 &&
+                redis_count(question.reply) == 2;
+    const char *value = told ? redis_text(redis_at(question.reply, 1)).data : "";
+    snprintf(out, out_bytes, "%s", value);
+    redis_free(question.reply);
+}
+
+/* Does it let others in, not only this machine's? Without a password it does so only where its
+ * protected mode is off. */
+static bool lets_others_in(const Telling *telling) {
+    char mode[NUMBER_BYTES];
+    char addresses[VALUE_BYTES];
+    ask_setting(telling, "protected-mode", mode, sizeof mode);
+    if (strcmp(mode, "no") != 0)
+        return false;
+    ask_setting(telling, "bind", addresses, sizeof addresses);
+    char *rest = addresses;
+    const char *address = strtok_r(addresses, " ", &rest);
+    if (!address)
+        return true; /* none: all */
+    for (; address; address = strtok_r(NULL, " ", &rest)) {
+        if (!is_here(address + (address[0] == '-')))
+            return true;
+    }
+    return false;
+}
+
 static void tell_login(const Telling *telling) {
     const RedisUrl *url = &telling->redis->url;
     char value[VALUE_BYTES + REDIS_SECRET_BYTES];
-    bool open = !url->password[0] && !is_here(url->servers[telling->server].host);
+    bool open = !url->password[0] &&
+                (!is_here(url->servers[telling->server].host) || lets_others_in(telling));
     if (url->user[0])
         snprintf(value, sizeof value, "as '%s', with a password", url->user);
     else

@@ -115,3 +115,29 @@ Test(redis_survey, about) {
     cr_expect(!strstr(all, "secret"), "%s", all);
     place_close(&place);
 }
+
+/* What is said of the login, as a problem or not. */
+static void expect_login(const char *host, bool open) {
+    char url[64];
+    char all[4096] = "";
+    Relay *relay = NULL;
+    snprintf(url, sizeof url, "redis://%s:%d", host, place.server.port);
+    cr_assert_eq(relay_open(url, &relay), 0, "%s", err_text());
+    cr_assert_eq(relay_survey_about(relay, tell, all), 0, "%s", err_text());
+    cr_expect(strstr(all, open ? "login=none!;" : "login=none;"), "%s: %s", host, all);
+    relay_close(relay);
+}
+
+/* Without a password: over the network, and where the server would let others in. It is asked to
+ * listen at an address that this machine has not. */
+Test(redis_survey, open_to_everybody) {
+    static const char *const args[] = {"--bind", "127.0.0.1", "-192.0.2.1", NULL};
+    place_open(&place, args, "", "");
+    expect_login("127.0.0.1", false);
+    expect_login("0.0.0.0", true);
+    place_ask(&place, "CONFIG SET protected-mode no");
+    expect_login("127.0.0.1", true);
+    place_ask(&place, "CONFIG SET bind 127.0.0.1");
+    expect_login("localhost", false);
+    place_close(&place);
+}

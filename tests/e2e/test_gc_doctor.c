@@ -125,6 +125,9 @@ Test(gc_doctor, what_is_wrong_is_said, .init = enter, .fini = leave) {
     const cJSON *report = ask("doctor", url, 1);
     cr_expect(strstr(e2e_text(fact(report, "memory"), "problem"), "raise maxmemory"));
     cr_expect_eq(redis_server_ask(server.port, "DBSIZE"), 0, "the doctor left something");
+    snprintf(other, sizeof other, "redis://0.0.0.0:%d", server.port);
+    cr_expect(
+        strstr(e2e_text(fact(ask("doctor", other, 1), "login"), "problem"), "set a password"));
     redis_server_ask(server.port, "CONFIG SET maxmemory-policy allkeys-lru");
     cr_expect(strstr(e2e_text(fact(ask("doctor", url, 1), "use"), "problem"), "noeviction"));
     redis_server_ask(server.port, "CONFIG SET requirepass secret");
