@@ -1,5 +1,6 @@
 /* The scenarios of tests/support/relay_suite.h over relays of a real S3 store: all of them once,
- * and those in which names and signatures count for other prefixes and addresses. */
+ * and those in which names and signatures count for other prefixes and addresses. And over a store
+ * of our own that is busy all the time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,8 @@
 #define ODD_TEST(name) RELAY_TEST(s3_odd, name)
 #define VIRTUAL_TEST(name) RELAY_TEST(s3_virtual, name)
 #define TLS_TEST(name) RELAY_TEST(s3_tls, name)
+#define SLOW_TEST(name) RELAY_TEST(s3_slow, name)
+#define BUSY_TEST(name) RELAY_TEST(s3_busy, name)
 
 /* Every kind of request: put, get in ranges, multipart, list, delete, notes, waits. */
 #define NAMED_SCENARIOS(X)                                                                         \
@@ -25,7 +28,27 @@
     X(drop_keeps_neighbours)                                                                       \
     X(count_objects)                                                                               \
     X(notes_last_wins)                                                                             \
-    X(get_waits)
+    X(get_waits)                                                                                   \
+    X(damaged_objects)
+
+/* On a busy store. Not those with deadlines so short that a refusal is the last word. */
+#define BUSY_SCENARIOS(X)                                                                          \
+    X(first_content_stays)                                                                         \
+    X(empty_objects)                                                                               \
+    X(all_sizes)                                                                                   \
+    X(into_a_buf)                                                                                  \
+    X(one_name_three_uses)                                                                         \
+    X(drop_keeps_neighbours)                                                                       \
+    X(drop_many_prefixes)                                                                          \
+    X(count_objects)                                                                               \
+    X(counters)                                                                                    \
+    X(notes_last_wins)                                                                             \
+    X(get_waits)                                                                                   \
+    X(interrupt_wakes)                                                                             \
+    X(many_threads)                                                                                \
+    X(writers_race)                                                                                \
+    X(drop_under_a_waiter)                                                                         \
+    X(killed_writer)
 
 S3_SERVER_STARTS
 S3_SERVER_STOPS
@@ -34,6 +57,8 @@ RELAY_SCENARIOS(PLAIN_TEST)
 NAMED_SCENARIOS(ODD_TEST)
 NAMED_SCENARIOS(VIRTUAL_TEST)
 NAMED_SCENARIOS(TLS_TEST)
+RELAY_FAR_SCENARIOS(SLOW_TEST)
+BUSY_SCENARIOS(BUSY_TEST)
 
 /* ---- what only a real store shows ---- */
 

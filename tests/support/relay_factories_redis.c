@@ -5,18 +5,21 @@
 
 #include "core/err.h"
 #include "core/file.h"
+#include "tests/support/proxy.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/relay_suite.h"
 
 typedef struct RedisPlace {
     RedisServerProcess servers[2];
     int n_servers;
+    Proxy *proxy;    /* NULL: none */
     char folder[64]; /* secrets and certificates; "" none */
     char url[512];
 } RedisPlace;
 
 static void place_close(void *arg) {
     RedisPlace *place = arg;
+    proxy_stop(place->proxy);
     for (int i = 0; i < place->n_servers; i++)
         redis_server_stop(&place->servers[i]);
     if (place->folder[0])
@@ -148,18 +151,37 @@ static int two_open(void **out_place) {
     return 0;
 }
 
-#define REDIS_FACTORY(what, sums)                                                                  \
+/* ---- far away: each packet takes some milliseconds ---- */
+
+static int slow_open(void **out_place) {
+    RedisPlace *place = NULL;
+    TRY(place_begin(1, module_args, &place));
+    int rc = proxy_start(place->servers[0].port, &place->proxy);
+    if (rc < 0) {
+        place_close(place);
+        return rc;
+    }
+    proxy_delay(place->proxy, PROXY_UP, 2);
+    proxy_delay(place->proxy, PROXY_DOWN, 2);
+    snprintf(place->url, sizeof place->url, "redis://127.0.0.1:%d", proxy_port(place->proxy));
+    *out_place = place;
+    return 0;
+}
+
+#define REDIS_FACTORY(what, sums, how_slow)                                                        \
     const RelayFactory relay_factory_redis_##what = {.name = "redis_" #what,                       \
                                                      .place_open = what##_open,                    \
                                                      .place_close = place_close,                   \
                                                      .open = place_open,                           \
                                                      .across_processes = true,                     \
                                                      .adds = sums,                                 \
-                                                     .over_network = true}
-REDIS_FACTORY(plain, false);
-REDIS_FACTORY(password, false);
-REDIS_FACTORY(tls, false);
-REDIS_FACTORY(small, false);
-REDIS_FACTORY(two, false);
-REDIS_FACTORY(sum, true);
-REDIS_FACTORY(sum_two, true);
+                                                     .over_network = true,                         \
+                                                     .slowness = how_slow}
+REDIS_FACTORY(plain, false, 0);
+REDIS_FACTORY(password, false, 0);
+REDIS_FACTORY(tls, false, 0);
+REDIS_FACTORY(small, false, 0);
+REDIS_FACTORY(two, false, 0);
+REDIS_FACTORY(sum, true, 0);
+REDIS_FACTORY(sum_two, true, 0);
+REDIS_FACTORY(slow, true, 10);

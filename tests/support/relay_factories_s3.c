@@ -4,15 +4,27 @@
 #include <string.h>
 
 #include "core/err.h"
+#include "core/file.h"
+#include "tests/support/proxy.h"
 #include "tests/support/relay_suite.h"
+#include "tests/support/s3_fake.h"
 #include "tests/support/s3_server.h"
 
 typedef struct S3Place {
     char url[512];
+    Proxy *proxy;    /* NULL: none */
+    S3Fake *fake;    /* NULL: it is the program's real store */
+    char folder[64]; /* with credentials for the fake one */
 } S3Place;
 
 /* The store is the program's: what lies under the prefix goes with it. */
-static void place_close(void *place) {
+static void place_close(void *arg) {
+    S3Place *place = arg;
+    proxy_stop(place->proxy);
+    if (place->fake)
+        s3_fake_stop(place->fake);
+    if (place->folder[0])
+        relay_suite_remove_folder(place->folder);
     free(place);
 }
 
@@ -75,6 +87,57 @@ static int swift_open(void **out_place) {
     return place_begin("", false, out_place);
 }
 
+/* ---- far away: each packet takes some milliseconds ---- */
+
+static int slow_open(void **out_place) {
+    S3Place *place = NULL;
+    char prefix[64];
+    TRY(place_begin("", false, out_place));
+    place = *out_place;
+    int rc = proxy_start(s3_server_port(), &place->proxy);
+    if (rc < 0) {
+        place_close(place);
+        return rc;
+    }
+    proxy_delay(place->proxy, PROXY_UP, 2);
+    proxy_delay(place->proxy, PROXY_DOWN, 2);
+    s3_server_prefix(prefix, sizeof prefix);
+    s3_server_url(prefix, proxy_port(place->proxy), place->url, sizeof place->url);
+    return 0;
+}
+
+/* ---- busy: it says "slow down" to a third of all requests ---- */
+
+static int busy_begin(S3Place *place) {
+    static const char keys[] = "[default]\naws_access_key_id=AK\naws_secret_access_key=secret\n";
+    static const S3FakeRule rules[] = {
+        {.request = "", .way = S3_FAKE_REFUSE, .status = 503, .code = "SlowDown", .percent = 30},
+        {0}};
+    char path[96];
+    if (relay_suite_folder(place->folder, sizeof place->folder) < 0)
+        return err_set(ERR_IO, "no folder for credentials");
+    snprintf(path, sizeof path, "%s/credentials", place->folder);
+    TRY(file_write(path, keys, sizeof keys - 1));
+    TRY(s3_fake_start(&place->fake));
+    s3_fake_rules(place->fake, rules);
+    snprintf(place->url, sizeof place->url,
+             "s3://bucket/jobs?endpoint=http://127.0.0.1:%d&credentials_file=%s",
+             s3_fake_port(place->fake), path);
+    return 0;
+}
+
+static int busy_open(void **out_place) {
+    S3Place *place = calloc(1, sizeof *place);
+    if (!place)
+        return err_set(ERR_MEMORY, "a place");
+    int rc = busy_begin(place);
+    if (rc < 0)
+        place_close(place);
+    else
+        *out_place = place;
+    return rc;
+}
+
 #define S3_FACTORY(what, may_overwrite)                                                            \
     const RelayFactory relay_factory_s3_##what = {.name = "s3_" #what,                             \
                                                   .place_open = what##_open,                       \
@@ -89,3 +152,5 @@ S3_FACTORY(odd, false);
 S3_FACTORY(virtual, false);
 S3_FACTORY(tls, false);
 S3_FACTORY(swift, true);
+S3_FACTORY(slow, false);
+S3_FACTORY(busy, false);

@@ -59,7 +59,8 @@ typedef struct RelayRig {
     X(writers_race)                                                                                \
     X(drop_under_a_waiter)                                                                         \
     X(puts_race_drops)                                                                             \
-    X(killed_writer)
+    X(killed_writer)                                                                               \
+    X(damaged_objects)
 
 /* For those that add. */
 #define RELAY_SUM_SCENARIOS(X)                                                                     \
@@ -108,10 +109,14 @@ extern const RelayFactory relay_factory_redis_plain, relay_factory_redis_passwor
     relay_factory_redis_tls, relay_factory_redis_small, relay_factory_redis_two;
 /* With our module: one server, and two. */
 extern const RelayFactory relay_factory_redis_sum, relay_factory_redis_sum_two;
+/* With it, and milliseconds away. */
+extern const RelayFactory relay_factory_redis_slow;
 /* Over a real S3 store: nothing special; a prefix of odd characters; the bucket as part of the
  * host's name; TLS; a store without conditional puts, in a program of its own. */
 extern const RelayFactory relay_factory_s3_plain, relay_factory_s3_odd, relay_factory_s3_virtual,
     relay_factory_s3_tls, relay_factory_s3_swift;
+/* Milliseconds away; a store of our own that refuses a third of all requests for a moment. */
+extern const RelayFactory relay_factory_s3_slow, relay_factory_s3_busy;
 
 /* A fresh empty folder, on tmpfs where there is one: 0, or -1. */
 int relay_suite_folder(char *out_path, size_t path_bytes);

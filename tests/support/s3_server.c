@@ -1,6 +1,7 @@
 #include "tests/support/s3_server.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/buf.h"
 #include "core/clock.h"
 #include "core/err.h"
 #include "core/file.h"
@@ -147,6 +149,22 @@ int s3_server_start(void) {
 void s3_server_stop(void) {
     if (script > 0)
         end_script();
+}
+
+int s3_server_restart(void) {
+    char path[96];
+    Buf text;
+    int64_t pid = 0;
+    TRY(s3_server_port());
+    snprintf(path, sizeof path, "%s/rgw.pid", folder);
+    buf_init(&text, 0);
+    int rc = buf_read_file(&text, path, 32);
+    if (rc >= 0)
+        rc = sscanf(buf_string(&text), "%" SCNd64, &pid) == 1 && kill((pid_t)pid, SIGKILL) == 0
+                 ? 0
+                 : err_set(ERR_NOT_FOUND, "there is no gateway '%s'", buf_string(&text));
+    buf_done(&text);
+    return rc;
 }
 
 int s3_server_port(void) {

@@ -20,6 +20,8 @@ void s3_server_is_swift(void);
  * here by the environment. 0, or an error that says why. */
 int s3_server_start(void);
 void s3_server_stop(void); /* nothing to stop is fine */
+/* SIGKILL the gateway; another one comes, with the same objects. Ceph's only. */
+int s3_server_restart(void);
 
 /* Its port; it is started when neither this process nor one above has done so. Negative: an error.
  */

@@ -2,7 +2,8 @@
 # A Ceph object gateway on loopback for tests: one monitor, one OSD in memory, radosgw. Usage:
 # s3_server.sh FOLDER PORT TLS_PORT MONITORS_PORT - - ACCESS_KEY SECRET, with server.crt and
 # server.key in FOLDER. Everything lies there, and the daemons end with this script, which ends with
-# who started it. Prints "ready" when it answers.
+# who started it. Prints "ready" when it answers. The gateway's process is in
+# rgw.pid; when it is killed, another one comes.
 set -euo pipefail
 folder=$1 port=$2 tls_port=$3 mon_port=$4 access=$7 secret=$8
 cd "$folder"
@@ -69,14 +70,19 @@ ceph-osd -i 0 --mkfs --no-mon-config --osd-uuid "$osd"
 setpriv --pdeathsig KILL ceph-osd -f -i 0 >osd.out 2>&1 &
 radosgw-admin user create --uid=tests --display-name=tests --access-key="$access" \
     --secret="$secret" >/dev/null
-setpriv --pdeathsig KILL radosgw -f -n client.rgw >rgw.out 2>&1 &
-for ((i = 0; i < 2000; i++)); do
-    if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
-        echo ready
-        wait
-        exit
-    fi
-    sleep 0.01
+gateway() {
+    setpriv --pdeathsig KILL radosgw -f -n client.rgw >>rgw.out 2>&1 &
+    echo $! >rgw.pid
+    for ((i = 0; i < 2000; i++)); do
+        if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then return; fi
+        sleep 0.01
+    done
+    echo "radosgw does not listen on port $port"
+    exit 1
+}
+gateway
+echo ready
+while :; do # a gateway that is killed comes again
+    wait "$(cat rgw.pid)" || true
+    gateway
 done
-echo "radosgw does not listen on port $port"
-exit 1
