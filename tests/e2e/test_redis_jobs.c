@@ -1,19 +1,19 @@
 /* Whole jobs over a real Redis server: the weights are those of the file relay, bit by bit, whoever
- * dies; the server is left as it was found; and no password is written anywhere. */
+ * dies, the server too; where they cannot be, the job says why; and the server is left as it was
+ * found. */
 #include <criterion/criterion.h>
-#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "core/buf.h"
-#include "core/clock.h"
 #include "core/err.h"
 #include "core/file.h"
+#include "tests/support/damage.h"
 #include "tests/support/e2e.h"
 #include "tests/support/redis_server.h"
+#include "tests/support/relay_jobs.h"
 
-#define SECRET "canary-7d1f-in-the-mine"
+#define PASSWORD "a-password"
 
 static RedisServerProcess server;
 
@@ -29,20 +29,19 @@ static void enter(void) {
     begin(NULL);
 }
 
-static void enter_with_password(void) {
-    static const char *const args[] = {"--requirepass", SECRET, NULL};
-    begin(args);
-}
-
 static void leave(void) {
     redis_server_stop(&server);
     e2e_leave();
 }
 
 static const char *relay_set(const char *rest) {
-    static char text[E2E_PATH_BYTES];
+    static char text[E2E_PATH_BYTES + 64];
     snprintf(text, sizeof text, "relay=redis://127.0.0.1:%d%s", server.port, rest);
     return text;
+}
+
+static const char *url(const char *rest) {
+    return relay_set(rest) + strlen("relay=");
 }
 
 static void server_is_empty(void) {
@@ -121,41 +120,152 @@ Test(redis_jobs, workers_die, .init = enter, .fini = leave) {
     e2e_check_same_rows("files", "redis", 0, 200);
 }
 
-/* ---- no password is written anywhere ---- */
+/* ---- the demo, damaged objects, what others left ---- */
 
-static int look_for_secret(const char *path, const struct stat *about, int type,
-                           struct FTW *where) {
-    Buf text;
-    (void)about;
-    (void)where;
-    if (type != FTW_F || strstr(path, "/secret"))
-        return 0;
-    buf_init(&text, 0);
-    cr_assert_eq(buf_read_file(&text, path, (size_t)1 << 30), 0, "%s", err_text());
-    bool found = text.data && memmem(text.data, text.bytes, SECRET, strlen(SECRET));
-    buf_done(&text);
-    cr_assert(!found, "the password stands in '%s'", path);
-    return 0;
+Test(redis_jobs, demo, .init = enter_with_module, .fini = leave) {
+    relay_jobs_demo(url(""), 16);
+    server_is_empty();
 }
 
-Test(redis_jobs, the_password_is_written_nowhere, .init = enter_with_password, .fini = leave) {
+Test(redis_jobs, damaged_objects, .init = enter, .fini = leave) {
+    static const int ways[] = {DAMAGE_GARBAGE, DAMAGE_DTYPE};
+    for (int i = 0; i < (e2e_long() ? N_DAMAGES : 2); i++) {
+        if (!e2e_long() || i != DAMAGE_NONE)
+            relay_jobs_damage(url("/2"), 40, e2e_long() ? i : ways[i]);
+    }
+}
+
+Test(redis_jobs, leftovers, .init = enter, .fini = leave) {
+    relay_jobs_leftovers(url(""), 60);
+}
+
+/* However a run ends, it leaves nothing; what a killed one leaves goes by itself some day. */
+Test(redis_jobs, nothing_is_left, .init = enter, .fini = leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    const char *const relay = relay_set("");
+    E2e run = e2e_train(job, "cancelled", E2E_ARGS("--set", relay));
+    cr_assert(e2e_await_rows(&run, "cancelled", 20), "%s", e2e_read(run.err));
+    kill(run.pid, SIGINT);
+    cr_assert_eq(e2e_wait(&run), 130, "%s", e2e_read(run.err));
+    server_is_empty();
+    run = e2e_train(job, "failed", E2E_ARGS("--set", relay, "--set", "limits.restarts=0"));
+    cr_assert(e2e_await_rows(&run, "failed", 20), "%s", e2e_read(run.err));
+    kill(e2e_worker("failed", 2, 0), SIGKILL);
+    cr_assert_eq(e2e_wait(&run), 1, "%s", e2e_read(run.err));
+    server_is_empty();
+    run = e2e_train(job, "killed", E2E_ARGS("--set", relay));
+    cr_assert(e2e_await_rows(&run, "killed", 20), "%s", e2e_read(run.err));
+    kill(run.pid, SIGKILL);
+    e2e_wait(&run);
+    cr_expect_gt(redis_server_ask(server.port, "DBSIZE"), 10);
+    cr_expect_eq(redis_server_ask(server.port, REDIS_SERVER_IMMORTAL), 0);
+}
+
+/* ---- a server in trouble ---- */
+
+static void enter_with_file(void) {
+    static const char *const args[] = {"--requirepass", PASSWORD, "--appendonly", "yes", NULL};
+    begin(args);
+    cr_assert_eq(file_write("password", PASSWORD, strlen(PASSWORD)), 0);
+}
+
+/* The server dies in mid-step and comes back with what it had: all log in anew, to their database.
+ */
+Test(redis_jobs, the_server_restarts, .init = enter_with_file, .fini = leave) {
     char rest[E2E_PATH_BYTES];
     const char *job = e2e_job("mlp", e2e_mlp);
-    E2e run;
-    cr_assert_eq(file_write("secret", SECRET "\n", sizeof SECRET), 0);
-    snprintf(rest, sizeof rest, "?password_file=%s", e2e_path("%s", "secret"));
-    e2e_train_fully(job, "good", E2E_ARGS("--set", relay_set(rest), "--trace"));
-    run = e2e_train(job, "none", E2E_ARGS("--set", relay_set("")));
-    cr_assert_eq(e2e_wait(&run), 3, "%s", e2e_read(run.err));
-    cr_assert(strstr(e2e_read(run.err), "NOAUTH"), "%s", e2e_read(run.err));
-    char inside[E2E_PATH_BYTES];
-    snprintf(inside, sizeof inside, "relay=redis://:" SECRET "@127.0.0.1:%d", server.port);
-    run = e2e_train(job, "inside", E2E_ARGS("--set", inside, "--json"));
-    cr_assert_eq(e2e_wait(&run), 2, "%s", e2e_read(run.err));
-    run =
-        e2e_train(job, "killed", E2E_ARGS("--set", relay_set(rest), "--set", "limits.restarts=0"));
-    cr_assert(e2e_await_rows(&run, "killed", 20));
-    kill(e2e_worker("killed", 1, 0), SIGKILL);
-    cr_assert_eq(e2e_wait(&run), 1);
-    cr_assert_eq(nftw(".", look_for_secret, 16, FTW_PHYS), 0);
+    snprintf(rest, sizeof rest, "/3?password_file=%s", e2e_path("%s", "password"));
+    e2e_train_fully(job, "files", NULL);
+    E2e run = e2e_train(job, "redis", E2E_ARGS("--set", relay_set(rest)));
+    for (int i = 0; i < 2; i++) {
+        cr_assert(e2e_await_rows(&run, "redis", 40 + i * 60), "%s", e2e_read(run.err));
+        redis_server_kill(&server);
+        e2e_sleep_ms(150);
+        cr_assert_eq(redis_server_again(&server), 0, "%s", err_text());
+    }
+    cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
+    e2e_check_clean(&run);
+    e2e_check_equal("files", "redis", 200);
+    e2e_check_same_rows("files", "redis", 0, 200);
+    cr_expect_eq(redis_server_ask(server.port, "AUTH " PASSWORD "\r\nDBSIZE"), 0);
+    cr_expect_eq(redis_server_ask(server.port, "AUTH " PASSWORD "\r\nSELECT 3\r\nDBSIZE"), 0);
+}
+
+/* Memory for so many more bytes than the server uses now. */
+static void limit_memory(int64_t bytes) {
+    char line[64];
+    snprintf(line, sizeof line, "CONFIG SET maxmemory %lld",
+             (long long)(redis_server_ask(server.port, REDIS_SERVER_MEMORY) + bytes));
+    cr_assert_eq(redis_server_ask(server.port, line), 0);
+}
+
+static int64_t refusals(void) {
+    return redis_server_ask(server.port,
+                            "EVAL \"return tonumber(string.match(redis.call('INFO', 'errorstats'), "
+                            "'errorstat_OOM:count=(%d+)') or 0)\" 0");
+}
+
+static void check_full(E2e *run, const char *out, int64_t most_refusals) {
+    const char *said = e2e_text(e2e_event(out, "state", -1, -1, 0), "text");
+    cr_expect(strstr(said, "'mlp/g1/t") && strstr(said, "maxmemory"), "%s: %s", said,
+              e2e_read(run->err));
+    cr_expect_leq(refusals(), most_refusals, "%lld refusals: a spin", (long long)refusals());
+}
+
+/* More between two saves than the server holds: writers wait, and then the job says why it ends. */
+Test(redis_jobs, a_server_that_is_too_small, .init = enter, .fini = leave) {
+    E2e run = e2e_train(e2e_job("mlp", e2e_mlp), "full",
+                        E2E_ARGS("--set", relay_set(""), "--set", "save.every_steps=1000", "--set",
+                                 "timeouts.wait=2s", "--set", "limits.restarts=0", "--set",
+                                 "steps=1000"));
+    cr_assert(e2e_await_rows(&run, "full", 5), "%s", e2e_read(run.err));
+    limit_memory(256 << 10);
+    cr_expect_eq(e2e_wait(&run), 1, "%s", e2e_read(run.err));
+    check_full(&run, "full", 500);
+    e2e_check_clean(&run);
+    server_is_empty();
+}
+
+/* Enough between two saves, and no more: who is faster than the saves waits for them. Where it is
+ * too little all the same, the job says so. */
+Test(redis_jobs, a_server_that_is_just_large_enough, .init = enter, .fini = leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    e2e_train_fully(job, "files", NULL);
+    E2e run = e2e_train(job, "redis",
+                        E2E_ARGS("--set", relay_set(""), "--set", "save.every_steps=5", "--set",
+                                 "timeouts.wait=4s", "--set", "limits.restarts=0"));
+    cr_assert(e2e_await_rows(&run, "redis", 5), "%s", e2e_read(run.err));
+    limit_memory(768 << 10);
+    int status = e2e_wait(&run);
+    if (status == 0)
+        e2e_check_equal("files", "redis", 200);
+    else
+        check_full(&run, "redis", 5000);
+    cr_expect(status == 0 || status == 1, "%d: %s", status, e2e_read(run.err));
+    cr_log_warn("status %d, %lld refusals", status, (long long)refusals());
+    e2e_check_clean(&run);
+    server_is_empty();
+}
+
+/* Somebody deletes what is under way: the job finds its way, with the same weights, or ends and
+ * names an object that is missing. */
+Test(redis_jobs, keys_are_deleted, .init = enter, .fini = leave) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    e2e_train_fully(job, "files", NULL);
+    E2e run = e2e_train(job, "redis",
+                        E2E_ARGS("--set", relay_set(""), "--set", "timeouts.wait=700ms", "--set",
+                                 "limits.restarts=1"));
+    cr_assert(e2e_await_rows(&run, "redis", 47), "%s", e2e_read(run.err));
+    redis_server_ask(server.port,
+                     "EVAL \"for _, k in ipairs(redis.call('KEYS', 'funcpipe:o:mlp/g1/t*')) do "
+                     "redis.call('DEL', k) end return 1\" 0");
+    int status = e2e_wait(&run);
+    const char *said = e2e_text(e2e_event("redis", "state", -1, -1, 0), "text");
+    e2e_check_clean(&run);
+    cr_log_warn("status %d: %s", status, said);
+    if (status == 0)
+        e2e_check_equal("files", "redis", 200);
+    else
+        cr_expect(status == 1 && strstr(said, "'mlp/g1/t"), "%d: %s", status, said);
+    server_is_empty();
 }

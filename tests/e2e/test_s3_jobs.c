@@ -1,16 +1,17 @@
 /* Whole jobs over a real S3 store: the weights are those of the file relay, bit by bit, whoever
- * dies; nothing is left in the bucket; and no secret is written anywhere. */
+ * dies, the store too; and nothing is left in the bucket. */
 #include <criterion/criterion.h>
-#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "core/buf.h"
-#include "core/clock.h"
 #include "core/err.h"
 #include "storage/relay.h"
+#include "tests/support/damage.h"
 #include "tests/support/e2e.h"
+#include "tests/support/relay_jobs.h"
+#include "tests/support/s3_fake.h"
 #include "tests/support/s3_server.h"
 
 S3_SERVER_STARTS
@@ -98,43 +99,54 @@ Test(s3_jobs, gc_and_doctor_look_at_it, .init = enter, .fini = e2e_leave) {
     cr_expect(strstr(text, "sums               no"), "%s", text);
 }
 
-/* ---- no secret is written anywhere ---- */
+/* ---- the demo, damaged objects, what others left, a store that restarts ---- */
 
-static int look_for_secret(const char *path, const struct stat *about, int type,
-                           struct FTW *where) {
-    Buf text;
-    (void)about;
-    (void)where;
-    if (type != FTW_F)
-        return 0;
-    buf_init(&text, 0);
-    cr_assert_eq(buf_read_file(&text, path, (size_t)1 << 30), 0, "%s", err_text());
-    bool found =
-        text.data && memmem(text.data, text.bytes, S3_SERVER_SECRET, strlen(S3_SERVER_SECRET));
-    buf_done(&text);
-    cr_assert(!found, "the secret stands in '%s'", path);
-    return 0;
+Test(s3_jobs, demo, .init = enter, .fini = e2e_leave) {
+    relay_jobs_demo(url, 12);
 }
 
-Test(s3_jobs, the_secret_is_written_nowhere, .init = enter, .fini = e2e_leave) {
+Test(s3_jobs, damaged_objects, .init = enter, .fini = e2e_leave) {
+    for (int i = 0; i < (e2e_long() ? N_DAMAGES : 1); i++) {
+        if (!e2e_long() || i != DAMAGE_NONE)
+            relay_jobs_damage(url, 12, e2e_long() ? i : DAMAGE_DTYPE);
+    }
+}
+
+Test(s3_jobs, leftovers, .init = enter, .fini = e2e_leave) {
+    relay_jobs_leftovers(url, 16);
+}
+
+Test(s3_jobs, the_store_restarts, .init = enter, .fini = e2e_leave) {
     const char *job = e2e_job("mlp", e2e_mlp);
-    E2e run;
-    e2e_train_fully(job, "good", E2E_ARGS("--set", "steps=20", "--set", relay_set(), "--trace"));
-    run = e2e_train(job, "inside", E2E_ARGS("--set", "relay=s3://AK:" S3_SERVER_SECRET "@bucket"));
-    cr_assert_eq(e2e_wait(&run), 2, "%s", e2e_read(run.err));
-    cr_assert(strstr(e2e_read(run.err), "nothing may stand in front of the bucket"), "%s",
-              e2e_read(run.err));
-    char wrong[E2E_PATH_BYTES];
-    setenv("AWS_ACCESS_KEY_ID", "AKWRONG", 1);
-    setenv("AWS_SECRET_ACCESS_KEY", S3_SERVER_SECRET, 1);
-    snprintf(wrong, sizeof wrong, "relay=s3://" S3_SERVER_BUCKET "?endpoint=http://127.0.0.1:%d",
-             s3_server_port());
-    run = e2e_train(job, "wrong", E2E_ARGS("--set", wrong, "--set", "steps=20"));
-    cr_assert_eq(e2e_wait(&run), 3, "%s", e2e_read(run.err));
-    cr_assert(strstr(e2e_read(run.err), "InvalidAccessKeyId"), "%s", e2e_read(run.err));
-    run = e2e_train(job, "killed", E2E_ARGS("--set", relay_set(), "--set", "limits.restarts=0"));
-    cr_assert(e2e_await_rows(&run, "killed", 10));
-    kill(e2e_worker("killed", 1, 0), SIGKILL);
-    cr_assert_eq(e2e_wait(&run), 1);
-    cr_assert_eq(nftw(".", look_for_secret, 16, FTW_PHYS), 0);
+    e2e_train_fully(job, "files", E2E_ARGS("--set", "steps=30"));
+    E2e run = e2e_train(job, "s3", E2E_ARGS("--set", "steps=30", "--set", relay_set()));
+    cr_assert(e2e_await_rows(&run, "s3", 12), "%s", e2e_read(run.err));
+    cr_assert_eq(s3_server_restart(), 0, "%s", err_text());
+    cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
+    e2e_check_clean(&run);
+    e2e_check_equal("files", "s3", 30);
+    e2e_check_same_rows("files", "s3", 0, 30);
+    nothing_is_left();
+}
+
+/* A third of all requests is refused for a moment, and twenty puts in a row. */
+Test(s3_jobs, a_busy_store, .init = e2e_enter, .fini = e2e_leave) {
+    static const S3FakeRule rules[] = {
+        {"PUT", S3_FAKE_REFUSE, 503, "SlowDown", .skip = 100, .n_times = 20},
+        {"", S3_FAKE_REFUSE, 503, "SlowDown", .percent = 30},
+        {0}};
+    const char *job = e2e_job("mlp", e2e_mlp);
+    S3Fake *fake = NULL;
+    cr_assert_eq(s3_fake_start(&fake), 0, "%s", err_text());
+    s3_fake_rules(fake, rules);
+    setenv("AWS_ACCESS_KEY_ID", "AKTEST", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
+    snprintf(url, sizeof url, "s3://bucket/jobs?endpoint=http://127.0.0.1:%d", s3_fake_port(fake));
+    e2e_train_fully(job, "files", E2E_ARGS("--set", "steps=20"));
+    e2e_train_fully(job, "s3", E2E_ARGS("--set", "steps=20", "--set", relay_set()));
+    e2e_check_equal("files", "s3", 20);
+    e2e_check_same_rows("files", "s3", 0, 20);
+    cr_expect_gt(s3_fake_count(fake, "PUT"), 120);
+    cr_expect_eq(s3_fake_objects(fake), 0);
+    s3_fake_stop(fake);
 }
