@@ -492,6 +492,17 @@ FAULT_TEST(s3_clock, an_hour_before_the_store) {
     clocks(-3600);
 }
 
+/* Many requests of one handle at once: what the first refusal teaches all use. */
+FAULT_TEST(s3_clock, parts_in_parallel) {
+    char *data = long_content();
+    s3_fake_clock(fake, 3600);
+    cr_expect_eq(put_long(relay, "k", data, 30000), 0, "%s", err_text());
+    cr_expect_eq(get_long("k", data), 0, "%s", err_text());
+    cr_expect_leq(s3_fake_skewed(fake), 1, "%d refusals", s3_fake_skewed(fake));
+    cr_expect_eq(s3_fake_twice(fake), 0, "a signature was used again");
+    free(data);
+}
+
 FAULT_TEST(s3_clock, never_right) {
     rule("", S3_FAKE_REFUSE, 403, "RequestTimeTooSkewed", 0);
     cr_expect_eq(put_text(relay, "k", "x", 20000), ERR_AUTH, "%s", err_text());

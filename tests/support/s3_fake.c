@@ -27,6 +27,7 @@ typedef struct Thing { /* an object, or a part of an upload */
     char *data;
     size_t bytes;
     char tag[40], stamp[40];
+    int64_t made_ns;
     struct Thing *next;
 } Thing;
 
@@ -44,7 +45,7 @@ struct S3Fake {
     S3FakeRule rules[S3_FAKE_MAX_RULES];
     int n_rules, n_used[S3_FAKE_MAX_RULES];
     S3FakeCreate create;
-    int64_t ahead_s;
+    int64_t ahead_s, stale_ns;
     int page, n_ids, n_skewed, n_twice;
     uint64_t random;
     Buf log; /* "METHOD address\n" */
@@ -52,6 +53,7 @@ struct S3Fake {
     int64_t signed_s[MAX_SIGNATURES];
     int n_signatures;
     Thing *objects;
+    Thing *misses; /* names that were asked for and not there, when stale_ns is set */
     Upload *uploads;
 };
 
@@ -136,6 +138,7 @@ static Thing *put_thing(Thing **first, const char *name, int number, const char 
     if (bytes > 0)
         memcpy(thing->data, data, bytes);
     thing->bytes = bytes;
+    thing->made_ns = clock_now_ns();
     snprintf(thing->tag, sizeof thing->tag, "\"%016llx%016llx\"",
              (unsigned long long)hash_bytes(data ? data : "", bytes), (unsigned long long)bytes);
     thing->next = *first;
@@ -178,10 +181,19 @@ static void put_object(Call *call) {
         keep(call, put_thing(&fake->objects, call->name, 0, call->body, call->bytes));
 }
 
+/* Does it still look absent, as it was lately? Also remembers that it is. */
+static bool is_missed(Call *call, bool there) {
+    S3Fake *fake = call->fake;
+    const Thing *miss = *find(&fake->misses, call->name, 0);
+    if (!miss && !there && fake->stale_ns > 0)
+        miss = put_thing(&fake->misses, call->name, 0, NULL, 0);
+    return !there || (miss && clock_now_ns() < miss->made_ns + fake->stale_ns);
+}
+
 static void get_object(Call *call) {
     char value[80];
     const Thing *thing = *find(&call->fake->objects, call->name, 0);
-    if (!thing) {
+    if (is_missed(call, thing != NULL)) {
         refuse(call, 404, "NoSuchKey");
         return;
     }
@@ -221,7 +233,8 @@ static void list_objects(Call *call) {
     parameter(call, "prefix", prefix, sizeof prefix);
     parameter(call, "continuation-token", token, sizeof token);
     for (const Thing *thing = fake->objects; thing; thing = thing->next) {
-        if (strncmp(thing->name, prefix, strlen(prefix)) == 0 && strcmp(thing->name, token) > 0)
+        if (strncmp(thing->name, prefix, strlen(prefix)) == 0 && strcmp(thing->name, token) > 0 &&
+            clock_now_ns() >= thing->made_ns + fake->stale_ns)
             found[n++] = thing;
     }
     qsort(found, (size_t)n, sizeof found[0], compare_things);
@@ -454,6 +467,8 @@ static bool answer(Call *call, const S3FakeRule *rule) {
     size_t bytes = call->answer.bytes;
     if (rule && rule->way == S3_FAKE_TRUNCATE)
         bytes /= 2;
+    if (rule && rule->way == S3_FAKE_FLIP && bytes > 0)
+        call->answer.data[bytes / 2] ^= 1;
     int n = snprintf(
         head, sizeof head, "HTTP/1.1 %d X\r\nDate: %s\r\n%s%s%s%s%s%s%sContent-Length: %zu\r\n\r\n",
         call->status, date, call->tag[0] ? "ETag: " : "", call->tag, call->tag[0] ? "\r\n" : "",
@@ -601,6 +616,8 @@ void s3_fake_stop(S3Fake *fake) {
         pthread_join(fake->threads[i], NULL);
     while (fake->objects)
         remove_thing(&fake->objects);
+    while (fake->misses)
+        remove_thing(&fake->misses);
     while (fake->uploads)
         end_upload(&fake->uploads);
     close(fake->listen_fd);
@@ -634,6 +651,22 @@ void s3_fake_create(S3Fake *fake, S3FakeCreate create) {
 void s3_fake_clock(S3Fake *fake, int64_t ahead_s) {
     pthread_mutex_lock(&fake->lock);
     fake->ahead_s = ahead_s;
+    pthread_mutex_unlock(&fake->lock);
+}
+
+void s3_fake_stale(S3Fake *fake, int64_t ms) {
+    pthread_mutex_lock(&fake->lock);
+    fake->stale_ns = ms * CLOCK_NS_PER_MS;
+    pthread_mutex_unlock(&fake->lock);
+}
+
+void s3_fake_fill(S3Fake *fake, int n) {
+    char name[32];
+    pthread_mutex_lock(&fake->lock);
+    for (int i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "other/%d", i);
+        put_thing(&fake->objects, name, 0, "x", 1);
+    }
     pthread_mutex_unlock(&fake->lock);
 }
 

@@ -15,6 +15,7 @@ typedef enum S3FakeWay {
     S3_FAKE_CUT_BODY,    /* done, and cut within the body */
     S3_FAKE_GARBAGE,     /* done, and the answer's body is `code` */
     S3_FAKE_TRUNCATE,    /* done, and the answer's body is its first half, as if that were all */
+    S3_FAKE_FLIP,        /* done, and one bit in the middle of the answer's body is another */
     S3_FAKE_OTHER_TAG,   /* done, and the answer has another ETag */
     S3_FAKE_SILENT       /* nothing is done or said any more on this connection */
 } S3FakeWay;
@@ -48,6 +49,10 @@ void s3_fake_rules(S3Fake *fake, const S3FakeRule *rules);
 void s3_fake_create(S3Fake *fake, S3FakeCreate create);
 void s3_fake_clock(S3Fake *fake, int64_t ahead_s); /* of ours */
 void s3_fake_page(S3Fake *fake, int n);            /* names of one listing (1000) */
+/* A store that remembers: a name that was not there stays so for its readers this long after it was
+ * first asked for, and listings show nothing that is younger. */
+void s3_fake_stale(S3Fake *fake, int64_t ms);
+void s3_fake_fill(S3Fake *fake, int n); /* put n objects that are nobody's: other/0, ... */
 
 /* Requests since the rules were set: those that match as a rule's `request` does. */
 int s3_fake_count(S3Fake *fake, const char *request);
