@@ -573,7 +573,7 @@ int watch_open(const Order *order, int64_t old_generation, void (*notify)(void *
     pthread_mutex_init(&watch->lock, NULL);
     int rc = watch_init(watch, order);
     if (rc >= 0)
-        rc = relay_open(order->relay_url, &watch->relay);
+        rc = relay_open_again(order->relay_url, &watch->relay);
     if (rc >= 0)
         watermark_init(&watch->watermark, &watch->space, watch->relay);
     if (rc >= 0 && pthread_create(&watch->thread, NULL, watch_thread, watch) != 0)

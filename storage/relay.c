@@ -1,11 +1,16 @@
 #include "storage/relay.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/clock.h"
 #include "core/err.h"
+#include "core/hash.h"
+#include "storage/relay_announced.h"
 #include "storage/relay_redis.h"
 #include "storage/relay_s3.h"
+#include "storage/s3_url.h"
 #include "storage/sum.h"
 
 static bool key_char(char c) {
@@ -37,7 +42,8 @@ int relay_check_key(const char *key) {
 
 /* ---- opening by URL ---- */
 
-static int open_file(const char *place, Relay **out_relay) {
+static int open_file(const char *place, bool again, Relay **out_relay) {
+    (void)again;
     if (place[0] != '/')
         return err_set(ERR_ARGUMENT,
                        "the relay 'file://%s' needs an absolute directory (file:///DIRECTORY)",
@@ -45,11 +51,13 @@ static int open_file(const char *place, Relay **out_relay) {
     return relay_file_open(place, out_relay);
 }
 
-static int open_redis(const char *place, Relay **out_relay) {
+static int open_redis(const char *place, bool again, Relay **out_relay) {
+    (void)again;
     return relay_redis_open(place, false, out_relay);
 }
 
-static int open_rediss(const char *place, Relay **out_relay) {
+static int open_rediss(const char *place, bool again, Relay **out_relay) {
+    (void)again;
     return relay_redis_open(place, true, out_relay);
 }
 
@@ -61,16 +69,59 @@ static int check_rediss(const char *place) {
     return relay_redis_check(place, true);
 }
 
+/* Announcements of different buckets may be in one Redis, and beside the objects of Redis relays:
+ * those whose URL names no prefix get one of their bucket's own. */
+static int announcer_url(const S3Url *url, char *out, size_t out_bytes) {
+    char place[S3_BUCKET_BYTES + S3_PREFIX_BYTES];
+    char prefix[64] = "";
+    const char *question = strchr(url->announce, '?');
+    if (!question || (strncmp(question, "?prefix=", 8) != 0 && !strstr(question, "&prefix="))) {
+        snprintf(place, sizeof place, "%s/%s", url->bucket, url->prefix);
+        snprintf(prefix, sizeof prefix, "%cprefix=funcpipe-s3:%016" PRIx64 ":",
+                 question ? '&' : '?', hash_text(place));
+    }
+    int n = snprintf(out, out_bytes, "%s%s", url->announce, prefix);
+    return n < (int)out_bytes ? 0 : err_set(ERR_ARGUMENT, "the relay's URL: announce is too long");
+}
+
+static int open_s3(const char *place, bool again, Relay **out_relay) {
+    char announcer[S3_ANNOUNCE_BYTES + 64];
+    Relay *relays[2] = {NULL, NULL};
+    S3Url url;
+    TRY(s3_url_parse(place, &url));
+    if (!url.announce[0])
+        return relay_s3_open(place, out_relay);
+    TRY(announcer_url(&url, announcer, sizeof announcer));
+    TRY(relay_s3_open(place, &relays[0]));
+    int rc = relay_open(announcer, &relays[1]);
+    if (rc < 0 && !(again && (rc == ERR_UNREACHABLE || rc == ERR_TIMEOUT))) {
+        relay_close(relays[0]);
+        return err_context(rc, "where objects are announced");
+    }
+    return relay_announced_open(relays[0], relays[1], announcer, out_relay);
+}
+
+static int check_s3(const char *place) {
+    char announcer[S3_ANNOUNCE_BYTES + 64];
+    S3Url url;
+    TRY(s3_url_parse(place, &url));
+    if (!url.announce[0])
+        return 0;
+    TRY(announcer_url(&url, announcer, sizeof announcer));
+    int rc = relay_check_url(announcer);
+    return rc < 0 ? err_context(rc, "where objects are announced") : 0;
+}
+
 typedef struct RelayScheme {
     const char *prefix;
-    int (*open)(const char *place, Relay **out_relay); /* place: what follows the prefix */
-    int (*check)(const char *place);                   /* NULL: nothing more to check */
+    int (*open)(const char *place, bool again, Relay **out_relay); /* what follows the prefix */
+    int (*check)(const char *place);                               /* NULL: nothing more to check */
 } RelayScheme;
 
 static const RelayScheme schemes[] = {{"file://", open_file, NULL},
                                       {"redis://", open_redis, check_redis},
                                       {"rediss://", open_rediss, check_rediss},
-                                      {"s3://", relay_s3_open, relay_s3_check}};
+                                      {"s3://", open_s3, check_s3}};
 enum { N_SCHEMES = sizeof schemes / sizeof schemes[0] };
 
 /* Says which schemes there are, and never more of the URL than its scheme: a password may follow.
@@ -115,13 +166,21 @@ static int silent_is_unreachable(int rc) {
     return err_restore(&note);
 }
 
-int relay_open(const char *url, Relay **out_relay) {
+static int open_by_scheme(const char *url, bool again, Relay **out_relay) {
     for (int i = 0; i < N_SCHEMES; i++) {
         size_t length = strlen(schemes[i].prefix);
         if (strncmp(url, schemes[i].prefix, length) == 0)
-            return silent_is_unreachable(schemes[i].open(url + length, out_relay));
+            return silent_is_unreachable(schemes[i].open(url + length, again, out_relay));
     }
     return unknown_scheme(url);
+}
+
+int relay_open(const char *url, Relay **out_relay) {
+    return open_by_scheme(url, false, out_relay);
+}
+
+int relay_open_again(const char *url, Relay **out_relay) {
+    return open_by_scheme(url, true, out_relay);
 }
 
 void relay_close(Relay *relay) {

@@ -59,6 +59,9 @@ struct Relay {
  * ERR_ARGUMENT for an unknown scheme names the known ones; ERR_UNREACHABLE names the place, also
  * when it is silent (within 15 s). */
 int relay_open(const char *url, Relay **out_relay);
+/* The same for a relay that another process has opened before: what it can do without may be
+ * unreachable now (where objects are announced, storage/relay_announced.h). */
+int relay_open_again(const char *url, Relay **out_relay);
 /* May a job name this relay? Known scheme, well-formed, no password in it. Connects to nothing.
  * ERR_ARGUMENT as above. */
 int relay_check_url(const char *url);

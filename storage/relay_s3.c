@@ -81,11 +81,6 @@ static int ask_first(RelayS3 *s3) {
     return rc < 0 ? err_context(rc, "listing the bucket '%s'", s3->url.bucket) : 0;
 }
 
-int relay_s3_check(const char *place) {
-    S3Url url;
-    return s3_url_parse(place, &url);
-}
-
 int relay_s3_open(const char *place, Relay **out_relay) {
     static const RelayOps ops = {.name = "s3",
                                  .close = s3_close,

@@ -24,7 +24,5 @@
  * storage/s3_credentials.h says. Asks the store once: ERR_UNREACHABLE, ERR_AUTH, ERR_NOT_FOUND (no
  * such bucket) name it. */
 int relay_s3_open(const char *place, Relay **out_relay);
-/* May a job name it? Asks nobody and reads nothing. ERR_ARGUMENT. */
-int relay_s3_check(const char *place);
 
 #endif

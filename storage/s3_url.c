@@ -17,11 +17,12 @@ typedef enum Parameter {
     PROFILE,
     CA,
     TIMEOUT,
+    ANNOUNCE,
     N_PARAMETERS
 } Parameter;
 
-static const char *const names[N_PARAMETERS] = {"endpoint", "region", "style",  "credentials_file",
-                                                "profile",  "ca",     "timeout"};
+static const char *const names[N_PARAMETERS] = {"endpoint", "region", "style",   "credentials_file",
+                                                "profile",  "ca",     "timeout", "announce"};
 
 static const char letters_digits[] =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
@@ -130,7 +131,18 @@ static int set_text(const char *name, const char *value, char *out, size_t out_b
                          name, out_bytes - 1);
 }
 
-static int unknown(const char *name) {
+static int set_announce(const char *value, S3Url *url) {
+    if (strncmp(value, "redis://", 8) != 0 && strncmp(value, "rediss://", 9) != 0)
+        return err_set(ERR_ARGUMENT,
+                       "the relay's URL: announce begins with neither redis:// nor rediss://");
+    return set_text("announce", value, url->announce, sizeof url->announce);
+}
+
+/* Not quoted behind another URL, as it may be a part of a password there. */
+static int unknown(const S3Url *url, const char *name) {
+    if (url->announce[0])
+        return err_set(ERR_ARGUMENT, "the relay's URL: an unknown parameter stands behind "
+                                     "'announce' (in its value '&' is written %%26)");
     const char *near = text_nearest(name, names, N_PARAMETERS);
     if (near)
         return err_set(ERR_ARGUMENT,
@@ -146,7 +158,7 @@ static int set_parameter(void *ctx, const char *at, const char *name, const char
     while (which < N_PARAMETERS && strcmp(name, names[which]) != 0)
         which++;
     if (which == N_PARAMETERS)
-        return unknown(name);
+        return unknown(url, name);
     if (url->given & 1U << which)
         return err_set(ERR_ARGUMENT, "the relay's URL: '%s' stands in it twice", name);
     url->given |= 1U << which;
@@ -170,6 +182,8 @@ static int set_parameter(void *ctx, const char *at, const char *name, const char
         return set_text(name, value, url->profile, sizeof url->profile);
     case CA:
         return set_text(name, value, url->ca, sizeof url->ca);
+    case ANNOUNCE:
+        return set_announce(value, url);
     default:
         return set_timeout(value, url);
     }

@@ -11,6 +11,8 @@
  *     profile=NAME           its section; default: AWS_PROFILE, "default"
  *     ca=PATH                whom to trust instead of the system's certificates
  *     timeout=DURATION       the longest silence of the store in one request ("10s"; 1s to 10m)
+ *     announce=URL           redis:// or rediss://: objects are announced there
+ *                            (storage/relay_announced.h); its '&' is written %26, its '%' %25
  *
  * BUCKET, PREFIX and values may be percent-encoded. There is no place for a secret in it. Errors
  * name the part that is wrong. */
@@ -26,19 +28,21 @@ enum {
     S3_HOST_BYTES = 256,
     S3_REGION_BYTES = 64,
     S3_PROFILE_BYTES = 128,
-    S3_FILE_BYTES = 1024
+    S3_FILE_BYTES = 1024,
+    S3_ANNOUNCE_BYTES = 1024
 };
 
 typedef struct S3Url {
     bool tls, virtual_style;
     unsigned given; /* parameters, a bit each */
     char bucket[S3_BUCKET_BYTES];
-    char prefix[S3_PREFIX_BYTES];    /* of all names: "" or it ends with '/' */
-    char host[S3_HOST_BYTES];        /* as the header Host has it; "" until the region is known */
-    char region[S3_REGION_BYTES];    /* "" not given */
-    char profile[S3_PROFILE_BYTES];  /* "" not given */
-    char credentials[S3_FILE_BYTES]; /* "" not given */
-    char ca[S3_FILE_BYTES];          /* "" not given */
+    char prefix[S3_PREFIX_BYTES];     /* of all names: "" or it ends with '/' */
+    char host[S3_HOST_BYTES];         /* as the header Host has it; "" until the region is known */
+    char region[S3_REGION_BYTES];     /* "" not given */
+    char profile[S3_PROFILE_BYTES];   /* "" not given */
+    char credentials[S3_FILE_BYTES];  /* "" not given */
+    char ca[S3_FILE_BYTES];           /* "" not given */
+    char announce[S3_ANNOUNCE_BYTES]; /* "" not given; whoever opens the relay sees to it */
     int64_t timeout_ms;
 } S3Url;
 

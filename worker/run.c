@@ -223,7 +223,7 @@ static int run_open_relay(const Worker *worker, Relay **out_relay) {
     if (worker->env->open_relay != NULL) {
         return worker->env->open_relay(worker->env->ctx, worker->order, out_relay);
     }
-    return relay_open(worker->order->relay_url, out_relay);
+    return relay_open_again(worker->order->relay_url, out_relay);
 }
 
 static int run_open_reduce_relay(void *ctx, Relay **out_relay) {

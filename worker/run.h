@@ -12,7 +12,8 @@
 
 typedef struct WorkerEnv {
     void *ctx;
-    /* Open one more relay handle (each thread has its own). NULL: relay_open(order->relay_url). */
+    /* Open one more relay handle (each thread has its own). NULL:
+     * relay_open_again(order->relay_url). */
     int (*open_relay)(void *ctx, const Order *order, Relay **out_relay);
     /* Called before each instruction on its queue's thread; an error ends the worker there, as a
      * kill would. eval: it is of the evaluation program, and `step` is the batch. For tests; NULL

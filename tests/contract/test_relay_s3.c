@@ -1,12 +1,16 @@
 /* The scenarios of tests/support/relay_suite.h over relays of a real S3 store: all of them once,
- * and those in which names and signatures count for other prefixes and addresses. And over a store
- * of our own that is busy all the time. */
+ * once more with objects announced in Redis, and those in which names and signatures count for
+ * other prefixes and addresses. And over a store of our own that is busy all the time. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "core/clock.h"
 #include "core/err.h"
+#include "storage/relay_survey.h"
 #include "storage/s3_client.h"
 #include "tests/support/relay_tests.h"
 #include "tests/support/s3_server.h"
@@ -17,6 +21,7 @@
 #define TLS_TEST(name) RELAY_TEST(s3_tls, name)
 #define SLOW_TEST(name) RELAY_TEST(s3_slow, name)
 #define BUSY_TEST(name) RELAY_TEST(s3_busy, name)
+#define ANNOUNCED_TEST(name) RELAY_TEST(s3_announced, name)
 
 /* Every kind of request: put, get in ranges, multipart, list, delete, notes, waits. */
 #define NAMED_SCENARIOS(X)                                                                         \
@@ -54,6 +59,7 @@ S3_SERVER_STARTS
 S3_SERVER_STOPS
 
 RELAY_SCENARIOS(PLAIN_TEST)
+RELAY_SCENARIOS(ANNOUNCED_TEST)
 NAMED_SCENARIOS(ODD_TEST)
 NAMED_SCENARIOS(VIRTUAL_TEST)
 NAMED_SCENARIOS(TLS_TEST)
@@ -141,6 +147,41 @@ Test(s3_store, uploads_are_tidied, .init = enter, .fini = leave) {
     cr_expect_eq(uploads(), 1, "%d", uploads());
     relay_tidy(relay, "job2");
     cr_expect_eq(uploads(), 0, "%d", uploads());
+}
+
+/* A writer that is killed in the middle of an upload: what it leaves is found, counted, removed. */
+Test(s3_store, killed_in_an_upload, .init = enter, .fini = leave) {
+    enum { LONG_BYTES = 96 << 20, TRIES = 20 };
+    char *data = calloc(1, LONG_BYTES);
+    RelaySwept swept = {0};
+    char key[32];
+    for (int i = 0; i < TRIES && uploads() == 0; i++) { /* it may be ready before we look */
+        snprintf(key, sizeof key, "job/t%d/k", i);
+        pid_t child = fork();
+        if (child == 0) {
+            Relay *own = NULL;
+            Slice part = {data, LONG_BYTES};
+            if (relay_open(url, &own) == 0)
+                (void)relay_put(own, key, &part, 1, CLOCK_NEVER);
+            _exit(0);
+        }
+        for (int tries = 0; tries < 1000 && uploads() == 0 && waitpid(child, NULL, WNOHANG) == 0;
+             tries++)
+            ;
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+    }
+    cr_assert_eq(uploads(), 1, "no upload was caught");
+    cr_expect_eq(relay_has(relay, key), 0, "a part of it is there");
+    clock_sleep_until(clock_deadline_ms(20));
+    cr_expect_eq(relay_survey_sweep(relay, 3600000, false, &swept), 0, "%s", err_text());
+    cr_expect_eq(swept.n_pieces, 0, "it may be going on");
+    cr_expect_eq(relay_survey_sweep(relay, 1, true, &swept), 0, "%s", err_text());
+    cr_expect_eq(swept.n_pieces, 1, "%lld uploads are told", (long long)swept.n_pieces);
+    cr_expect_eq(relay_survey_sweep(relay, 1, false, &swept), 0, "%s", err_text());
+    cr_expect_eq(swept.n_pieces, 1, "%lld uploads are told", (long long)swept.n_pieces);
+    cr_expect_eq(uploads(), 0, "it is left");
+    free(data);
 }
 
 static void refused(const char *place, int code, const char *words) {

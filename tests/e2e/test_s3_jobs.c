@@ -10,6 +10,7 @@
 #include "storage/relay.h"
 #include "tests/support/damage.h"
 #include "tests/support/e2e.h"
+#include "tests/support/redis_server.h"
 #include "tests/support/relay_jobs.h"
 #include "tests/support/s3_fake.h"
 #include "tests/support/s3_server.h"
@@ -78,6 +79,106 @@ Test(s3_jobs, workers_die, .init = enter, .fini = e2e_leave) {
     e2e_check_equal("files", "s3", 50);
     e2e_check_same_rows("files", "s3", 0, 50);
     nothing_is_left();
+}
+
+/* ---- announced in Redis ---- */
+
+static RedisServerProcess redis;
+
+static void enter_announced(void) {
+    enter();
+    cr_assert_eq(redis_server_start(&redis, NULL), 0, "%s", err_text());
+    size_t n = strlen(url);
+    snprintf(url + n, sizeof url - n, "&announce=redis://127.0.0.1:%d", redis.port);
+}
+
+static void leave_announced(void) {
+    redis_server_stop(&redis);
+    e2e_leave();
+}
+
+/* A figure of the stages' traffic up to a step, added up. */
+static double traffic(const char *out, int64_t step, const char *figure) {
+    double sum = 0;
+    const cJSON *line = NULL;
+    cJSON_ArrayForEach(line, e2e_lines(e2e_path("%s/events.jsonl", out))) {
+        if (strcmp(e2e_text(line, "event"), "traffic") == 0 &&
+            (int64_t)e2e_number(line, "step") == step)
+            sum += e2e_number(line, figure);
+    }
+    return sum;
+}
+
+static double requests_an_object(const char *out, int64_t first, int64_t end) {
+    double gets = traffic(out, end, "gets") - traffic(out, first, "gets");
+    cr_assert_gt(gets, 0);
+    return (traffic(out, end, "read_requests") - traffic(out, first, "read_requests")) / gets;
+}
+
+/* One request for an object, but where a machine is so busy that one waits for a second. */
+Test(s3_jobs, announced, .init = enter_announced, .fini = leave_announced) {
+    check_job("mlp", e2e_mlp, 60);
+    double requests = requests_an_object("s3", 30, 60);
+    cr_log_info("%.3f requests for an object read", requests);
+    cr_expect_leq(requests, 1.05, "%.3f requests for an object read", requests);
+    cr_expect_eq(redis_server_ask(redis.port, "DBSIZE"), 0, "announcements are left");
+}
+
+/* Redis dies, then a worker, whose successor begins without Redis; then Redis comes back. */
+Test(s3_jobs, announced_in_what_dies, .init = enter_announced, .fini = leave_announced) {
+    const char *job = e2e_job("mlp", e2e_mlp);
+    e2e_train_fully(job, "files", E2E_ARGS("--set", "steps=40"));
+    E2e run = e2e_train(job, "s3", E2E_ARGS("--set", "steps=40", "--set", relay_set()));
+    cr_assert(e2e_await_rows(&run, "s3", 8), "%s", e2e_read(run.err));
+    redis_server_kill(&redis);
+    cr_assert(e2e_await_rows(&run, "s3", 11), "%s", e2e_read(run.err));
+    kill(e2e_worker("s3", 1, 1), SIGKILL);
+    cr_assert(e2e_await_rows(&run, "s3", 20), "%s", e2e_read(run.err));
+    cr_assert_eq(redis_server_again(&redis), 0, "%s", err_text());
+    cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
+    cr_expect_eq(e2e_count("s3", "worker_died"), 1, "a worker without Redis was taken for dead");
+    e2e_check_clean(&run);
+    e2e_check_equal("files", "s3", 40);
+    e2e_check_same_rows("files", "s3", 0, 40);
+    nothing_is_left();
+}
+
+Test(s3_jobs, doctor_looks_at_announcements, .init = enter_announced, .fini = leave_announced) {
+    E2e run;
+    cr_assert_eq(e2e_run(&run, E2E_ARGS("doctor", url)), 1, "%s", e2e_read(run.err));
+    const char *text = e2e_read(run.out);
+    cr_expect(strstr(text, "announce_server"), "%s", text);
+    cr_expect(strstr(text, "pushes             yes"), "%s", text);
+    cr_expect(strstr(text, "sums               no"), "%s", text);
+    cr_expect(strstr(text, "\n1 problem:\n"), "%s", text);
+    redis_server_kill(&redis);
+    cr_assert_eq(e2e_run(&run, E2E_ARGS("doctor", url)), 3, "%s", e2e_read(run.out));
+    cr_expect(strstr(e2e_read(run.err), "where objects are announced"), "%s", e2e_read(run.err));
+}
+
+/* ---- a busy store ---- */
+
+/* A third of all requests is refused, and twenty in a row: the job is only slower, and says how
+ * often it tried again. */
+Test(s3_jobs, over_a_busy_store, .init = e2e_enter, .fini = e2e_leave) {
+    const S3FakeRule busy[] = {{"PUT", S3_FAKE_REFUSE, 503, "SlowDown", 40, 20, 0},
+                               {"", S3_FAKE_REFUSE, 503, "SlowDown", 0, 0, 30},
+                               {0}};
+    char relay[E2E_PATH_BYTES];
+    S3Fake *fake = NULL;
+    const char *job = e2e_job("mlp", e2e_mlp);
+    cr_assert_eq(s3_fake_start(&fake), 0, "%s", err_text());
+    s3_fake_rules(fake, busy);
+    setenv("AWS_ACCESS_KEY_ID", "AKTEST", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
+    snprintf(relay, sizeof relay, "relay=s3://bucket/j?endpoint=http://127.0.0.1:%d",
+             s3_fake_port(fake));
+    e2e_train_fully(job, "files", E2E_ARGS("--set", "steps=10"));
+    e2e_train_fully(job, "s3", E2E_ARGS("--set", "steps=10", "--set", relay));
+    e2e_check_equal("files", "s3", 10);
+    e2e_check_same_rows("files", "s3", 0, 10);
+    cr_expect_gt(traffic("s3", 10, "retries"), 50, "%g", traffic("s3", 10, "retries"));
+    s3_fake_stop(fake);
 }
 
 /* ---- gc and doctor ---- */

@@ -6,6 +6,7 @@
 #include "core/err.h"
 #include "core/file.h"
 #include "tests/support/proxy.h"
+#include "tests/support/redis_server.h"
 #include "tests/support/relay_suite.h"
 #include "tests/support/s3_fake.h"
 #include "tests/support/s3_server.h"
@@ -15,6 +16,7 @@ typedef struct S3Place {
     Proxy *proxy;    /* NULL: none */
     S3Fake *fake;    /* NULL: it is the program's real store */
     char folder[64]; /* with credentials for the fake one */
+    RedisServerProcess redis; /* where objects are announced; port 0: none */
 } S3Place;
 
 /* The store is the program's: what lies under the prefix goes with it. */
@@ -25,6 +27,8 @@ static void place_close(void *arg) {
         s3_fake_stop(place->fake);
     if (place->folder[0])
         relay_suite_remove_folder(place->folder);
+    if (place->redis.port > 0)
+        redis_server_stop(&place->redis);
     free(place);
 }
 
@@ -78,6 +82,22 @@ static int tls_open(void **out_place) {
     snprintf(place->url, sizeof place->url,
              "s3://" S3_SERVER_BUCKET "/%s?endpoint=https://localhost:%d&ca=%s&credentials_file=%s",
              prefix, s3_server_tls_port(), s3_server_trust(), s3_server_credentials());
+    return 0;
+}
+
+static int announced_open(void **out_place) {
+    void *begun = NULL;
+    TRY(place_begin("", false, &begun));
+    S3Place *place = begun;
+    int rc = redis_server_start(&place->redis, NULL);
+    if (rc < 0) {
+        free(place);
+        return rc;
+    }
+    size_t n = strlen(place->url);
+    snprintf(place->url + n, sizeof place->url - n, "&announce=redis://127.0.0.1:%d/1%%3Fttl=1h",
+             place->redis.port);
+    *out_place = place;
     return 0;
 }
 
@@ -151,6 +171,7 @@ S3_FACTORY(plain, false);
 S3_FACTORY(odd, false);
 S3_FACTORY(virtual, false);
 S3_FACTORY(tls, false);
+S3_FACTORY(announced, false);
 S3_FACTORY(swift, true);
 S3_FACTORY(slow, false);
 S3_FACTORY(busy, false);

@@ -112,9 +112,10 @@ extern const RelayFactory relay_factory_redis_sum, relay_factory_redis_sum_two;
 /* With it, and milliseconds away. */
 extern const RelayFactory relay_factory_redis_slow;
 /* Over a real S3 store: nothing special; a prefix of odd characters; the bucket as part of the
- * host's name; TLS; a store without conditional puts, in a program of its own. */
+ * host's name; TLS; objects announced in Redis; a store without conditional puts, in a program of
+ * its own. */
 extern const RelayFactory relay_factory_s3_plain, relay_factory_s3_odd, relay_factory_s3_virtual,
-    relay_factory_s3_tls, relay_factory_s3_swift;
+    relay_factory_s3_tls, relay_factory_s3_announced, relay_factory_s3_swift;
 /* Milliseconds away; a store of our own that refuses a third of all requests for a moment. */
 extern const RelayFactory relay_factory_s3_slow, relay_factory_s3_busy;
 

@@ -59,6 +59,31 @@ Test(s3_url, every_part) {
     cr_expect_str_eq(url.host, "store.example:9000");
 }
 
+Test(s3_url, announce) {
+    char place[1200] = "bucket?announce=redis://h/";
+    S3Url url = parsed("bucket/p?announce=rediss://me@h:1/2?password_file=/p%26prefix=a%253Ab"
+                       "&endpoint=http://s");
+    cr_expect_str_eq(url.announce, "rediss://me@h:1/2?password_file=/p&prefix=a%3Ab");
+    cr_expect_str_eq(url.host, "s");
+    refused("bucket?announce=", "announce begins with neither redis:// nor rediss://");
+    refused("bucket?announce=s3://" CANARY, "announce begins with neither");
+    refused("bucket?announce=redis://h&announce=redis://h", "'announce' stands in it twice");
+    refused("bucket?announce=redis://:a&" CANARY "=b@h", "behind 'announce'");
+    refused("bucket?announce=redis://:a&" CANARY "@h", "a parameter without '='");
+    memset(place + strlen(place), '7', sizeof place - 1 - strlen(place));
+    refused(place, "longer than");
+    cr_expect_eq(relay_check_url("s3://bucket?announce=redis://h:1/2?prefix=a:"), 0, "%s",
+                 err_text());
+    static const char *const bad[] = {
+        "s3://bucket?announce=redis://:" CANARY "@h", "s3://bucket?announce=redis://h:0",
+        "s3://bucket?announce=redis://h?" CANARY "@=x", "s3://bucket?announce=redis://"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        cr_expect_eq(relay_check_url(bad[i]), ERR_ARGUMENT, "%s", bad[i]);
+        cr_expect(strstr(err_text(), "where objects are announced"), "%s", err_text());
+        cr_expect_not(strstr(err_text(), CANARY), "%s", err_text());
+    }
+}
+
 Test(s3_url, hosts) {
     static const struct {
         const char *place, *host;
