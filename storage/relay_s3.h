@@ -12,8 +12,8 @@
  *
  * Waiting: a store cannot push. Each handle learns when objects of a kind come (s3_rhythm.h) and
  * asks when one is due, and if it is not there again and again, less and less often. In a steady
- * run that is about 1.3 requests for an object read (n_read_requests to n_gets), more where waits
- * scatter by more than a round trip. For this a writer puts the time beside its object, as
+ * run that is 1.2 to 1.3 requests for an object read (n_read_requests to n_gets), 2 to 3 where
+ * waits scatter by more than a round trip. For this a writer puts the time beside its object, as
  * metadata. */
 #ifndef FUNCPIPE_STORAGE_RELAY_S3_H
 #define FUNCPIPE_STORAGE_RELAY_S3_H

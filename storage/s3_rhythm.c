@@ -21,6 +21,7 @@ typedef struct Class {
     int64_t mean_ns;      /* from asked for to there */
     int64_t deviation_ns; /* the mean distance from it */
     int64_t least_age_ns; /* of one that has just appeared */
+    int64_t doubt_ns;     /* so much less it may be, for all we have seen */
     int32_t n_risen;      /* waits in a row that were much longer than the mean */
 } Class;
 
@@ -90,22 +91,32 @@ int64_t s3_rhythm_due_ns(const S3Rhythm *rhythm, const char *key) {
 }
 
 int64_t s3_rhythm_pause_ns(const S3Rhythm *rhythm, const char *key, int64_t waited_ns) {
-    bool known = find(rhythm, key) != NULL;
+    const Class *class = find(rhythm, key);
+    int64_t trip_ns = trip(rhythm);
     int64_t overdue_ns = waited_ns - s3_rhythm_due_ns(rhythm, key);
-    int64_t least_ns = larger(known ? LEAST_PAUSE_NS : 2 * LEAST_PAUSE_NS, trip(rhythm) / 4);
-    return lesser(larger(least_ns, overdue_ns / (known ? 5 : 4)), MOST_PAUSE_NS);
+    if (!class)
+        return lesser(larger(larger(2 * LEAST_PAUSE_NS, trip_ns / 4), overdue_ns / 4),
+                      MOST_PAUSE_NS);
+    int64_t scatter_ns = lesser(class->deviation_ns / 2, 4 * trip_ns);
+    int64_t least_ns = larger(larger(LEAST_PAUSE_NS, trip_ns / 4), scatter_ns);
+    return lesser(larger(least_ns, overdue_ns / 3), MOST_PAUSE_NS);
 }
 
 /* When it appeared, as far as it can be known. The least age is doubted a little whenever an object
- * was there at the first question, so that it cannot be too high for ever. */
+ * was there at the first question, so that it cannot be too high for ever; and more at first, when
+ * it comes from questions that were far apart. */
 static int64_t appeared(Class *class, int64_t trip_ns, const S3Wait *wait) {
+    int64_t gap_ns = wait->found_ns - wait->missed_ns; /* when there was a question before */
+    int64_t doubt_ns = larger(trip_ns / 32, class->doubt_ns / 8);
     class->least_age_ns += larger(wait->age_ns - class->least_age_ns, 0) / 64; /* clocks drift */
     class->least_age_ns = lesser(class->least_age_ns, wait->age_ns);
-    if (!wait->missed)
-        class->least_age_ns -= trip_ns / 32;
-    else /* at that age it was not there yet */
-        class->least_age_ns =
-            larger(class->least_age_ns, wait->age_ns - (wait->found_ns - wait->missed_ns));
+    if (!wait->missed) {
+        class->least_age_ns -= doubt_ns;
+        class->doubt_ns = larger(class->doubt_ns - doubt_ns, 0);
+    } else { /* at that age it was not there yet */
+        class->least_age_ns = larger(class->least_age_ns, wait->age_ns - gap_ns);
+        class->doubt_ns = lesser(class->doubt_ns, gap_ns);
+    }
     int64_t at_ns = wait->found_ns - (wait->age_ns - class->least_age_ns);
     return larger(at_ns, wait->missed ? wait->missed_ns : 0);
 }
@@ -115,8 +126,10 @@ void s3_rhythm_learn(S3Rhythm *rhythm, const char *key, const S3Wait *wait) {
     uint64_t name = class_name(key);
     Class *class = &rhythm->classes[name % N_CLASSES];
     if (class->name != name)
-        *class =
-            (Class){.name = name, .deviation_ns = CLOCK_NS_PER_MS, .least_age_ns = wait->age_ns};
+        *class = (Class){.name = name,
+                         .deviation_ns = CLOCK_NS_PER_MS,
+                         .least_age_ns = wait->age_ns,
+                         .doubt_ns = wait->missed ? wait->found_ns - wait->missed_ns : 0};
     int64_t off_ns = appeared(class, trip(rhythm), wait) - class->mean_ns;
     int64_t most_ns = larger(larger(3 * class->deviation_ns, class->mean_ns / 8), LEAST_RISE_NS);
     int64_t distance_ns = lesser(off_ns < 0 ? -off_ns : off_ns, most_ns);

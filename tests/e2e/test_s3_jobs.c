@@ -1,6 +1,7 @@
 /* Whole jobs over a real S3 store: the weights are those of the file relay, bit by bit, whoever
  * dies, the store too; and nothing is left in the bucket. */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,22 +82,6 @@ Test(s3_jobs, workers_die, .init = enter, .fini = e2e_leave) {
     nothing_is_left();
 }
 
-/* ---- announced in Redis ---- */
-
-static RedisServerProcess redis;
-
-static void enter_announced(void) {
-    enter();
-    cr_assert_eq(redis_server_start(&redis, NULL), 0, "%s", err_text());
-    size_t n = strlen(url);
-    snprintf(url + n, sizeof url - n, "&announce=redis://127.0.0.1:%d", redis.port);
-}
-
-static void leave_announced(void) {
-    redis_server_stop(&redis);
-    e2e_leave();
-}
-
 /* A figure of the stages' traffic up to a step, added up. */
 static double traffic(const char *out, int64_t step, const char *figure) {
     double sum = 0;
@@ -113,6 +98,89 @@ static double requests_an_object(const char *out, int64_t first, int64_t end) {
     double gets = traffic(out, end, "gets") - traffic(out, first, "gets");
     cr_assert_gt(gets, 0);
     return (traffic(out, end, "read_requests") - traffic(out, first, "read_requests")) / gets;
+}
+
+/* How long computations of that name took in steps [first, end), from the trace, on the average; or
+ * how far from `mean_ms` they were. */
+static double computed_ms(const cJSON *trace, const char *name, int64_t first, int64_t end,
+                          double mean_ms) {
+    double sum = 0;
+    int n = 0;
+    const cJSON *event = NULL;
+    cJSON_ArrayForEach(event, trace) {
+        if (strcmp(e2e_text(event, "name"), name) != 0)
+            continue;
+        double step = e2e_number(cJSON_GetObjectItem(event, "args"), "step");
+        if (step >= (double)first && step < (double)end) {
+            sum += fabs(e2e_number(event, "dur") / 1000 - mean_ms);
+            n++;
+        }
+    }
+    return n > 0 ? sum / n : 0;
+}
+
+/* The largest mean distance from the mean, of all computations of a step. */
+static double scatter_ms(const cJSON *trace, int64_t first, int64_t end) {
+    static const char *const names[] = {"0F0", "0F1", "0B0", "0B1", "1F0", "1F1",
+                                        "1B0", "1B1", "F0",  "F1",  "B0",  "B1"};
+    double most = 0;
+    double all = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        double mean = computed_ms(trace, names[i], first, end, 0);
+        most = fmax(most, computed_ms(trace, names[i], first, end, mean));
+        all += mean;
+    }
+    cr_assert_gt(all, 0, "the trace has no computation");
+    return most;
+}
+
+/* A step of some hundred milliseconds, as it is in earnest, in two workers. */
+static const char long_steps[] =
+    "{\"version\":1,\"name\":\"long\",\"model\":{\"zoo\":\"mlp\",\"options\":{\"input\":[64],"
+    "\"hidden\":[900,900],\"classes\":4}},"
+    "\"data\":{\"train\":{\"kind\":\"generated\",\"samples\":512,\"seed\":3}},"
+    "\"batch\":512,\"micro_batch\":256,\"steps\":80,"
+    "\"update\":{\"kind\":\"sgd\",\"lr\":0.05},\"save\":{\"every_steps\":20},"
+    "\"plan\":{\"stages\":2,\"cut\":[2]}}";
+
+/* Each handle has learned when objects come. Where others take the machine from the job, its
+ * computations scatter, and so do the waits: the steadiest of the last forty steps count, and only
+ * where these scatter by no more than a round trip is the bound that of a steady run. */
+Test(s3_jobs, asks_when_objects_are_due, .init = enter, .fini = e2e_leave) {
+    enum { STEPS = 80, WINDOW = 20 };
+    double best = 0;
+    double best_ms = 1e9;
+    e2e_train_fully(e2e_job("long", long_steps), "s3", E2E_ARGS("--set", relay_set(), "--trace"));
+    cJSON *trace = cJSON_Parse(e2e_read(e2e_path("s3/trace.json")));
+    cr_assert_not_null(trace);
+    for (int first = STEPS / 2; first < STEPS; first += WINDOW) {
+        double requests = requests_an_object("s3", first, first + WINDOW);
+        double ms = scatter_ms(cJSON_GetObjectItem(trace, "traceEvents"), first, first + WINDOW);
+        cr_log_info("steps from %d on: %.2f requests for an object read, computations scatter by "
+                    "%.1f ms",
+                    first, requests, ms);
+        best = ms < best_ms ? requests : best;
+        best_ms = ms < best_ms ? ms : best_ms;
+    }
+    cJSON_Delete(trace);
+    cr_expect_leq(best, best_ms < 1.5 ? 1.3 : 6, "%.2f requests, scattered by %.1f ms", best,
+                  best_ms);
+}
+
+/* ---- announced in Redis ---- */
+
+static RedisServerProcess redis;
+
+static void enter_announced(void) {
+    enter();
+    cr_assert_eq(redis_server_start(&redis, NULL), 0, "%s", err_text());
+    size_t n = strlen(url);
+    snprintf(url + n, sizeof url - n, "&announce=redis://127.0.0.1:%d", redis.port);
+}
+
+static void leave_announced(void) {
+    redis_server_stop(&redis);
+    e2e_leave();
 }
 
 /* One request for an object, but where a machine is so busy that one waits for a second. */

@@ -13,9 +13,9 @@
 
 typedef struct S3Place {
     char url[512];
-    Proxy *proxy;    /* NULL: none */
-    S3Fake *fake;    /* NULL: it is the program's real store */
-    char folder[64]; /* with credentials for the fake one */
+    Proxy *proxy;             /* NULL: none */
+    S3Fake *fake;             /* NULL: it is the program's real store */
+    char folder[64];          /* with credentials for the fake one */
     RedisServerProcess redis; /* where objects are announced; port 0: none */
 } S3Place;
 
