@@ -23,11 +23,11 @@
 #include "core/hash.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/net.h"
+#include "tests/bench/reducer.h"
 #include "tests/support/loopback.h"
 #include "tests/support/proxy.h"
-#include "worker/exchange.h"
 
-enum { RATE_MB = 70, N_ROUNDS = 3, MAX_N = 8, LATENCY_MS = 20, WAIT_MS = 120000 };
+enum { RATE_MB = 70, N_ROUNDS = 3, MAX_N = 8, LATENCY_MS = 20 };
 #define LARGE_BYTES (INT64_C(64) * 1000 * 1000)
 #define SMALL_BYTES INT64_C(4096)
 
@@ -59,9 +59,8 @@ typedef struct Peer {
     Order order;
     Fetch up, down; /* of the first two forms */
     float *gradient, *sum;
-    char *out, *in; /* a part's blobs */
-    Transfers *transfers[2];
-    Exchange *exchanges[2]; /* ours, in-store */
+    char *out, *in;      /* a part's blobs */
+    Reducer reducers[2]; /* ours, in-store */
 } Peer;
 
 static float element(int worker, int64_t i) {
@@ -176,48 +175,7 @@ static int two_phase(Peer *peer) {
     return spread(peer);
 }
 
-/* ---- ours ---- */
-
-static int open_relay(void *ctx, Relay **out_relay) {
-    const Peer *peer = ctx;
-    return relay_open(peer->setup->url, out_relay);
-}
-
-static int open_exchange(Peer *peer, int which, ReduceForm form) {
-    FetchPeer peers[MAX_N] = {{0, 0}};
-    int32_t self = peer->self;
-    ExchangeSetup setup = {.kind = 'r',
-                           .n_floats = peer->n_floats,
-                           .n_members = peer->setup->n,
-                           .n_holders = peer->setup->n,
-                           .members = peers,
-                           .holders = peers,
-                           .self = self,
-                           .own = &self,
-                           .n_own = 1,
-                           .spec = peer->setup->ours};
-    setup.spec.form = form;
-    TRY(transfers_open(&peer->order, open_relay, peer, 2, exchange_threads_down(&setup),
-                       &peer->transfers[which]));
-    return exchange_open(&setup, peer->transfers[which], &peer->exchanges[which]);
-}
-
-static int run_exchange(Peer *peer, int which) {
-    Exchange *exchange = peer->exchanges[which];
-    int64_t bytes = 0;
-    exchange_begin(exchange, peer->step, false);
-    for (int64_t at = 0, n = 0; at < peer->n_floats; at += n) {
-        float *to = exchange_in(exchange, 0, at, &n);
-        memcpy(to, peer->gradient + at, (size_t)n * sizeof(float));
-        exchange_ready(exchange, at + n);
-    }
-    TRY(transfers_wait(peer->transfers[which], &bytes));
-    for (int64_t at = 0, n = 0; at < peer->n_floats; at += n) {
-        const float *from = exchange_out(exchange, at, &n);
-        memcpy(peer->sum + at, from, (size_t)n * sizeof(float));
-    }
-    return 0;
-}
+/* ---- all forms ---- */
 
 static int run_form(Peer *peer, Form form) {
     switch (form) {
@@ -226,18 +184,27 @@ static int run_form(Peer *peer, Form form) {
     case TWO_PHASE:
         return two_phase(peer);
     default:
-        return run_exchange(peer, form == IN_STORE);
+        return reducer_run(&peer->reducers[form == IN_STORE], peer->step, peer->gradient,
+                           peer->sum);
     }
 }
 
 /* ---- a worker ---- */
+
+static int open_reducer(Peer *peer, int which, ReduceForm form) {
+    const Setup *setup = peer->setup;
+    ReduceSpec spec = setup->ours;
+    spec.form = form;
+    return reducer_open(&peer->reducers[which], setup->url, peer->order.job, setup->n, peer->self,
+                        peer->n_floats, &spec);
+}
 
 static int peer_open(Peer *peer) {
     const Setup *setup = peer->setup;
     Relay *relay = NULL;
     order_init(&peer->order);
     snprintf(peer->order.job, sizeof peer->order.job, "bench%d", setup->n);
-    peer->order.wait_timeout_ms = WAIT_MS;
+    peer->order.wait_timeout_ms = REDUCER_WAIT_MS;
     peer->n_floats = setup->bytes / (int64_t)sizeof(float);
     const size_t bytes = (size_t)setup->bytes;
     peer->gradient = malloc(bytes);
@@ -253,8 +220,8 @@ static int peer_open(Peer *peer) {
     TRY(fetch_init(&peer->up, &peer->order, relay));
     TRY(relay_open(setup->url, &relay));
     TRY(fetch_init(&peer->down, &peer->order, relay));
-    TRY(open_exchange(peer, 0, setup->ours.form));
-    return open_exchange(peer, 1, REDUCE_IN_STORE);
+    TRY(open_reducer(peer, 0, setup->ours.form));
+    return open_reducer(peer, 1, REDUCE_IN_STORE);
 }
 
 /* Every round runs every form once, all workers at the same time. */

@@ -1,12 +1,16 @@
 #include "tests/bench/net.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/err.h"
@@ -47,9 +51,37 @@ static int add_host(const Net *net, int host, int rate_mb) {
     return shape(net->name, device, rate_mb);
 }
 
+static void remove_spaces(const Net *net) {
+    for (int i = 0; i < net->n_hosts; i++)
+        (void)shell("ip netns del %s-%d 2>/dev/null", net->name, i);
+    (void)shell("ip netns del %s 2>/dev/null", net->name);
+}
+
+/* A process that removes the namespaces when nobody holds the pipe's other end any more. It is in
+ * a session of its own, so that a key that ends the program does not end it first. */
+static int start_remover(Net *net) {
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC) < 0)
+        return err_set(ERR_IO, "a pipe for the benchmark's networks");
+    net->alive_fd = fds[1];
+    net->remover = fork();
+    if (net->remover == 0) {
+        char byte;
+        close(fds[1]);
+        setsid();
+        while (read(fds[0], &byte, 1) < 0 && errno == EINTR) {
+        }
+        remove_spaces(net);
+        _exit(0);
+    }
+    close(fds[0]);
+    return net->remover > 0 ? 0 : err_set(ERR_MEMORY, "a process that removes networks");
+}
+
 int net_open(const int *rates_mb, int n_hosts, Net *out_net) {
     Net net = {.n_hosts = n_hosts};
     snprintf(net.name, sizeof net.name, "fpbench-%d", (int)getpid());
+    TRY(start_remover(&net));
     *out_net = net;
     TRY(shell("ip netns add %s && ip -n %s link add br0 type bridge && ip -n %s addr add "
               "10.99.0.1/24 dev br0 && ip -n %s link set br0 up && ip -n %s link set lo up",
@@ -60,9 +92,31 @@ int net_open(const int *rates_mb, int n_hosts, Net *out_net) {
 }
 
 void net_close(Net *net) {
-    for (int i = 0; i < net->n_hosts; i++)
-        (void)shell("ip netns del %s-%d 2>/dev/null", net->name, i);
-    (void)shell("ip netns del %s 2>/dev/null", net->name);
+    remove_spaces(net);
+    close(net->alive_fd);
+    waitpid(net->remover, NULL, 0);
+}
+
+int net_traffic(int host, int64_t *out_to, int64_t *out_from) {
+    char line[512];
+    char name[16];
+    bool found = false;
+    FILE *file = fopen("/proc/self/net/dev", "re");
+    if (!file)
+        return err_set(ERR_IO, "no /proc/self/net/dev");
+    snprintf(name, sizeof name, "h%d:", host);
+    while (!found && fgets(line, sizeof line, file)) {
+        const char *at = line + strspn(line, " ");
+        long long received = 0;
+        long long sent = 0;
+        found = strncmp(at, name, strlen(name)) == 0 &&
+                sscanf(at + strlen(name), "%lld %*d %*d %*d %*d %*d %*d %*d %lld", &received,
+                       &sent) == 2;
+        *out_to = sent;
+        *out_from = received;
+    }
+    fclose(file);
+    return found ? 0 : err_set(ERR_NOT_FOUND, "no network device '%s'", name);
 }
 
 int net_enter(const Net *net, int host) {

@@ -1,9 +1,10 @@
 /* Hosts of a benchmark: network namespaces on one bridge, each behind a link that may be shaped
- * both ways. Made with ip and tc, so it needs root. They end with net_close, or with the program:
- * then `ip netns` still lists names that begin with "fpbench-" and its number. */
+ * both ways. Made with ip and tc, so it needs root. They end with net_close, or when the program
+ * has ended, however it did. */
 #ifndef FUNCPIPE_TESTS_BENCH_NET_H
 #define FUNCPIPE_TESTS_BENCH_NET_H
 
+#include <stdint.h>
 #include <sys/types.h>
 
 enum { NET_MAX_HOSTS = 16, NET_ADDRESS_BYTES = 32 };
@@ -11,6 +12,8 @@ enum { NET_MAX_HOSTS = 16, NET_ADDRESS_BYTES = 32 };
 typedef struct Net {
     int n_hosts;
     char name[32]; /* of the hub's namespace; hosts have a number behind it */
+    int alive_fd;  /* open as long as this program or a child that works for it lives, ... */
+    pid_t remover; /* ... so this process knows when to remove what is left */
 } Net;
 
 /* rates_mb[i]: MB/s each way of host i's link; 0: as fast as it goes. */
@@ -18,6 +21,8 @@ int net_open(const int *rates_mb, int n_hosts, Net *out_net);
 void net_close(Net *net);
 /* "10.99.0.10" for host 0, and so on; host -1 is the hub itself, which nothing slows down. */
 const char *net_address(int host, char out[NET_ADDRESS_BYTES]);
+/* Bytes that went to a host and came from it so far, as the hub sees it; called in the hub. */
+int net_traffic(int host, int64_t *out_to, int64_t *out_from);
 /* Go there with this process (all it opens from now on is there). */
 int net_enter(const Net *net, int host);
 /* Start redis-server there (net NULL: here, on loopback), with the module when `module` is not
