@@ -55,50 +55,16 @@ static void two_stages(void) {
     work_done(&two);
 }
 
-/* A linear layer (there must be a parameter), the sleepers, a classifier: little else than sleep.
- * The values that cross have 128 KiB a micro-batch. */
-static void build_delays(Model *out_model, int32_t *ends) {
-    const Shape input = shape_1d(16);
-    const Shape scalar = {0};
-    LayerAttr wide = model_attr_default(LAYER_LINEAR);
-    wide.features = 4096;
-    int32_t at = MODEL_VALUE_INPUT;
-    bench_must(model_init(out_model, "delays", DTYPE_F32, &input, DTYPE_I32, &scalar), "the model");
-    at = model_add(out_model, LAYER_LINEAR, "spread", &at, 1, &wide, NULL);
-    for (int i = 0; i < DELAY_STAGES; i++) {
-        char name[32];
-        LayerAttr attr = model_attr_default(LAYER_DELAY);
-        attr.forward_us = attr.backward_us = DELAY_MS * 1000;
-        snprintf(name, sizeof name, "delay%d", i);
-        bench_must(at, "the model");
-        at = model_add(out_model, LAYER_DELAY, name, &at, 1, &attr, NULL);
-        ends[i] = out_model->n_layers;
-    }
-    LayerAttr attr = model_attr_default(LAYER_LINEAR);
-    attr.features = 10;
-    at = model_add(out_model, LAYER_LINEAR, "fc", &at, 1, &attr, NULL);
-    bench_must(at, "the model");
-    at = model_add(out_model, LAYER_CROSS_ENTROPY, "loss", (int32_t[]){at, MODEL_VALUE_TARGET}, 2,
-                   NULL, NULL);
-    bench_must(at, "the model");
-    bench_must(model_check(out_model), "the model");
-    ends[DELAY_STAGES - 1] = out_model->n_layers;
-}
-
 static void four_stages(void) {
     static const char name[] = "pipeline/four-stages-emulated";
-    int32_t ends[DELAY_STAGES];
-    Model model;
     Work work;
     BenchRounds rounds = {0};
     double ms[BENCH_MAX_ROUNDS];
     const int m = BATCH / MICRO;
     const double ideal = (m + DELAY_STAGES - 1) * 2.0 * DELAY_MS;
-    build_delays(&model, ends);
-    work_init(&work, &model, 10 * BATCH);
+    work_init_delays(&work, DELAY_STAGES, DELAY_MS, 10 * BATCH);
     work_batch(&work, BATCH, MICRO);
     work_steps(&work, N_WARM + N_STEPS);
-    work_cut(&work, ends, DELAY_STAGES);
     work.hoist = 1;
     while (!bench_enough(&rounds, N_ROUNDS / 2)) {
         BenchNoise noise;

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <pthread.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -131,6 +132,44 @@ void work_init_zoo(Work *work, const char *name, const char *options, int64_t sa
     work_init(work, &model, samples);
 }
 
+/* A linear layer (there must be a parameter), the sleepers, a classifier: little else than sleep.
+ */
+static void build_delays(Model *out_model, int32_t *ends, int32_t n_stages, int delay_ms) {
+    const Shape input = shape_1d(16);
+    const Shape scalar = {0};
+    LayerAttr wide = model_attr_default(LAYER_LINEAR);
+    wide.features = 4096;
+    int32_t at = MODEL_VALUE_INPUT;
+    bench_must(model_init(out_model, "delays", DTYPE_F32, &input, DTYPE_I32, &scalar), "the model");
+    at = model_add(out_model, LAYER_LINEAR, "spread", &at, 1, &wide, NULL);
+    for (int32_t i = 0; i < n_stages; i++) {
+        char name[32];
+        LayerAttr attr = model_attr_default(LAYER_DELAY);
+        attr.forward_us = attr.backward_us = delay_ms * 1000;
+        snprintf(name, sizeof name, "delay%d", i);
+        bench_must(at, "the model");
+        at = model_add(out_model, LAYER_DELAY, name, &at, 1, &attr, NULL);
+        ends[i] = out_model->n_layers;
+    }
+    LayerAttr attr = model_attr_default(LAYER_LINEAR);
+    attr.features = 10;
+    at = model_add(out_model, LAYER_LINEAR, "fc", &at, 1, &attr, NULL);
+    bench_must(at, "the model");
+    at = model_add(out_model, LAYER_CROSS_ENTROPY, "loss", (int32_t[]){at, MODEL_VALUE_TARGET}, 2,
+                   NULL, NULL);
+    bench_must(at, "the model");
+    bench_must(model_check(out_model), "the model");
+    ends[n_stages - 1] = out_model->n_layers;
+}
+
+void work_init_delays(Work *work, int32_t n_stages, int delay_ms, int64_t samples) {
+    int32_t ends[WORK_MAX_STAGES];
+    Model model;
+    build_delays(&model, ends, n_stages, delay_ms);
+    work_init(work, &model, samples);
+    work_cut(work, ends, n_stages);
+}
+
 void work_done(Work *work) {
     for (int i = 0; i < MAX_JOBS && !getenv("BENCH_KEEP"); i++) {
         if (strcmp(folders[i], work->folder) == 0) {
@@ -218,16 +257,20 @@ double work_balance(Work *work, int32_t n_stages) {
 
 /* ---- running ---- */
 
+static void make_order(const Work *work, int32_t stage, Order *order) {
+    bench_must(order_copy(&work->order, order), "copying the order");
+    order->stage = stage;
+    make_program(work, order);
+    if (!work->untraced)
+        snprintf(order->trace_path, sizeof order->trace_path, "%s/trace-%d.json", work->folder,
+                 stage);
+}
+
 static void write_order(const Work *work, int32_t stage, char *path, size_t path_bytes) {
     Order order;
     Buf text;
     buf_init(&text, 0);
-    bench_must(order_copy(&work->order, &order), "copying the order");
-    order.stage = stage;
-    make_program(work, &order);
-    if (!work->untraced)
-        snprintf(order.trace_path, sizeof order.trace_path, "%s/trace-%d.json", work->folder,
-                 stage);
+    make_order(work, stage, &order);
     bench_must(order_format(&order, &text), "the order");
     snprintf(path, path_bytes, "%s/order-%d.json", work->folder, stage);
     bench_must(file_write(path, text.data, text.bytes), "writing the order");
@@ -287,19 +330,28 @@ static void show_log(const Work *work, int32_t stage) {
     buf_done(&text);
 }
 
-void work_run(Work *work) {
+static void remove_relay(const Work *work) {
     char relay[96];
+    snprintf(relay, sizeof relay, "%s/relay", work->folder);
+    remove_tree(relay);
+}
+
+/* The coordinator's part: the last save's folder. */
+static void make_store(const Work *work) {
     char store[96];
+    snprintf(store, sizeof store, "%s/store", work->folder);
+    remove_tree(store);
+    mkdir(store, 0700);
+    snprintf(store, sizeof store, "%s/store/%lld", work->folder, (long long)work->order.end_step);
+    mkdir(store, 0700);
+}
+
+void work_run(Work *work) {
     char paths[WORK_MAX_STAGES][128];
     pid_t pids[WORK_MAX_STAGES];
     const int32_t n = work->order.plan.n_stages;
-    snprintf(relay, sizeof relay, "%s/relay", work->folder);
-    snprintf(store, sizeof store, "%s/store", work->folder);
-    remove_tree(relay);
-    remove_tree(store);
-    mkdir(store, 0700); /* the coordinator's part: the last save's folder */
-    snprintf(store, sizeof store, "%s/store/%lld", work->folder, (long long)work->order.end_step);
-    mkdir(store, 0700);
+    remove_relay(work);
+    make_store(work);
     for (int32_t s = 0; s < n; s++)
         write_order(work, s, paths[s], sizeof paths[s]);
     work->spawn_ns = clock_now_ns();
@@ -316,7 +368,46 @@ void work_run(Work *work) {
     }
     if (failed)
         bench_must(err_set(ERR_WORKER, "a worker failed, see above"), "running the workers");
-    remove_tree(relay);
+    remove_relay(work);
+}
+
+typedef struct ThreadedWorker {
+    Order order;
+    const WorkerEnv *env;
+    pthread_t thread;
+    int rc;
+    ErrNote note;
+} ThreadedWorker;
+
+static void *worker_main(void *arg) {
+    ThreadedWorker *worker = arg;
+    WorkerResult result;
+    worker->rc = worker_run(&worker->order, worker->env, &result);
+    if (worker->rc < 0)
+        err_copy(&worker->note);
+    return NULL;
+}
+
+void work_run_threads(const Work *work, const WorkerEnv *env) {
+    static ThreadedWorker workers[WORK_MAX_STAGES];
+    const int32_t n = work->order.plan.n_stages;
+    make_store(work);
+    for (int32_t s = 0; s < n; s++) {
+        workers[s] = (ThreadedWorker){.env = env};
+        make_order(work, s, &workers[s].order);
+        bench_must(pthread_create(&workers[s].thread, NULL, worker_main, &workers[s]) == 0
+                       ? 0
+                       : err_set(ERR_MEMORY, "a thread"),
+                   "starting a worker");
+    }
+    for (int32_t s = 0; s < n; s++) {
+        pthread_join(workers[s].thread, NULL);
+        order_done(&workers[s].order);
+    }
+    for (int32_t s = 0; s < n; s++) {
+        if (workers[s].rc < 0)
+            bench_must(err_restore(&workers[s].note), "running a worker");
+    }
 }
 
 /* ---- traces ---- */

@@ -4,7 +4,7 @@
 #ifndef FUNCPIPE_TESTS_BENCH_WORK_H
 #define FUNCPIPE_TESTS_BENCH_WORK_H
 
-#include "core/order.h"
+#include "worker/run.h"
 
 enum { WORK_MAX_STAGES = 8 };
 
@@ -25,6 +25,9 @@ typedef struct Work {
 void work_init(Work *work, Model *take_model, int64_t samples);
 /* Around a model of the zoo; options as JSON, or NULL. */
 void work_init_zoo(Work *work, const char *name, const char *options, int64_t samples);
+/* Around stages that sleep instead of computing, delay_ms each forward and each backward; what
+ * crosses from one to the next has 16 KiB a sample. Cut already. */
+void work_init_delays(Work *work, int32_t n_stages, int delay_ms, int64_t samples);
 void work_done(Work *work); /* removes the folder */
 void work_batch(Work *work, int64_t batch, int32_t micro_rows);
 void work_steps(Work *work, int64_t n_steps);
@@ -36,6 +39,9 @@ double work_balance(Work *work, int32_t n_stages);
 
 /* Run all workers to the end. */
 void work_run(Work *work);
+/* The same with threads of this process instead, over the relay that `env` opens. Nothing of
+ * `spawn_ns` and what follows it is filled in. */
+void work_run_threads(const Work *work, const WorkerEnv *env);
 const char *work_worker_path(void);
 
 /* One instruction of a trace, times in ns of the monotonic clock. */
