@@ -16,8 +16,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "storage/relay.h"
+
 enum {
-    REDIS_MAX_SERVERS = 16,
+    REDIS_MAX_SERVERS = RELAY_MAX_SERVERS,
     REDIS_HOST_BYTES = 256,
     REDIS_SECRET_BYTES = 512,
     REDIS_PREFIX_BYTES = 64,

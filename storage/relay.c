@@ -344,8 +344,11 @@ int relay_note_get(Relay *relay, const char *key, void *buf, size_t capacity, si
 }
 
 int relay_server(const Relay *relay, const char *key, int *out_n) {
-    *out_n = 1;
-    return relay->ops->server ? relay->ops->server(relay, key, out_n) : 0;
+    int n = 1;
+    int server = relay->ops->server ? relay->ops->server(relay, key, &n) : 0;
+    if (out_n)
+        *out_n = n;
+    return server;
 }
 
 void relay_interrupt(Relay *relay, bool on) {

@@ -163,9 +163,6 @@ int relay_redis_check(const char *place, bool tls) {
                   : 0;
 }
 
-_Static_assert((int)REDIS_MAX_SERVERS <= (int)RELAY_MAX_SERVERS,
-               "a URL names no more servers than these");
-
 static int redis_server(const Relay *relay, const char *key, int *out_n) {
     const RelayRedis *redis = (const RelayRedis *)relay;
     *out_n = redis->url.n_servers;

@@ -129,8 +129,26 @@ static FetchBlob sum_blob(const ExchangeChunk *chunk) {
 
 /* ---- what the threads do ---- */
 
+static Key task_key(const Exchange *exchange, const ExchangeTask *task, const KeySpace *space) {
+    const Key sum =
+        key_sum(space, exchange->step, exchange->setup.kind, exchange->setup.id, task->chunk);
+    switch (task->op) {
+    case EXCHANGE_PUT:
+        return key_part(sum.text, exchange->own[task->member]);
+    case EXCHANGE_GET:
+        return key_part(sum.text, task->member);
+    default:
+        return sum;
+    }
+}
+
+static void submit(Exchange *exchange, Direction direction, ExchangeTask *task) {
+    const Key key = task_key(exchange, task, &transfers_fetch(exchange->transfers, 0)->space);
+    transfers_submit(exchange->transfers, direction, &task->transfer, key.text);
+}
+
 /* All contributions to a chunk are here: add them up in order. */
-static void add_up(Exchange *exchange, ExchangeChunk *chunk) {
+static void add_up(Exchange *exchange, ExchangeChunk *chunk, const KeySpace *space) {
     float *sum = is_half(exchange) ? exchange->sums + chunk->first
                                    : (float *)(void *)(chunk->sum + chunk->sum_offset);
     for (int32_t m = 0; m < exchange->setup.n_members; m++) {
@@ -154,7 +172,8 @@ static void add_up(Exchange *exchange, ExchangeChunk *chunk) {
         add_halves(sum, halves, chunk->n, true);
     }
     /* All others wait for it, some of them while contributions lie there unread. */
-    transfers_submit_first(exchange->transfers, TRANSFER_UP, &chunk->sum_task->transfer);
+    const Key key = task_key(exchange, chunk->sum_task, space);
+    transfers_submit_first(exchange->transfers, TRANSFER_UP, &chunk->sum_task->transfer, key.text);
 }
 
 static int get_sum(Exchange *exchange, ExchangeChunk *chunk, Fetch *fetch, Key key,
@@ -175,31 +194,28 @@ static int exchange_run(Transfer *transfer, Fetch *fetch, int64_t *bytes) {
     ExchangeTask *task = (ExchangeTask *)transfer;
     Exchange *exchange = task->exchange;
     ExchangeChunk *chunk = &exchange->chunks[task->chunk];
-    const char kind = exchange->setup.kind;
-    const int32_t id = exchange->setup.id;
     FetchBlob blob = sum_blob(chunk);
-    const Key sum = key_sum(&fetch->space, exchange->step, kind, id, task->chunk);
+    const Key key = task_key(exchange, task, &fetch->space);
     switch (task->op) {
     case EXCHANGE_PUT:
         blob = part_blob(chunk, own_blob(chunk, task->member));
-        return fetch_put(fetch, key_part(sum.text, exchange->own[task->member]), &blob, bytes);
+        return fetch_put(fetch, key, &blob, bytes);
     case EXCHANGE_ADD:
         blob = part_blob(chunk, own_blob(chunk, task->member));
-        return fetch_add(fetch, sum, exchange->own[task->member], exchange->setup.n_members, &blob,
+        return fetch_add(fetch, key, exchange->own[task->member], exchange->setup.n_members, &blob,
                          bytes);
     case EXCHANGE_GET:
         blob = part_blob(chunk, in_blob(chunk, task->member));
-        TRY(fetch_get(fetch, key_part(sum.text, task->member), exchange->members[task->member],
-                      &blob, bytes));
+        TRY(fetch_get(fetch, key, exchange->members[task->member], &blob, bytes));
         if (atomic_fetch_sub(&chunk->n_missing, 1) == 1) {
-            add_up(exchange, chunk);
+            add_up(exchange, chunk, &fetch->space);
         }
         return 0;
     case EXCHANGE_PUT_SUM:
-        return fetch_put(fetch, sum, &blob, bytes);
+        return fetch_put(fetch, key, &blob, bytes);
     case EXCHANGE_GET_SUM:
     default:
-        return get_sum(exchange, chunk, fetch, sum, bytes);
+        return get_sum(exchange, chunk, fetch, key, bytes);
     }
 }
 
@@ -501,10 +517,10 @@ static void start_chunk(Exchange *exchange, ExchangeChunk *chunk) {
     }
     atomic_store(&chunk->n_missing, n_others);
     for (int32_t k = 0; chunk->puts != NULL && k < setup->n_own; k++) {
-        transfers_submit(exchange->transfers, TRANSFER_UP, &chunk->puts[k].transfer);
+        submit(exchange, TRANSFER_UP, &chunk->puts[k]);
     }
     for (int32_t k = 0; chunk->gets != NULL && k < n_others; k++) {
-        transfers_submit(exchange->transfers, TRANSFER_DOWN, &chunk->gets[k].transfer);
+        submit(exchange, TRANSFER_DOWN, &chunk->gets[k]);
     }
 }
 
@@ -514,7 +530,7 @@ static void ask_sums(Exchange *exchange, const ExchangeBucket *bucket) {
     for (int32_t c = bucket->first_chunk; c < bucket->end_chunk; c++) {
         ExchangeChunk *chunk = &exchange->chunks[c];
         if (chunk->sum_task != NULL && !gathers(exchange, chunk)) {
-            transfers_submit(exchange->transfers, TRANSFER_DOWN, &chunk->sum_task->transfer);
+            submit(exchange, TRANSFER_DOWN, chunk->sum_task);
         }
     }
 }

@@ -14,8 +14,11 @@ typedef struct TransferThread {
     bool started;
 } TransferThread;
 
+enum { TRANSFERS_LOOK = 64 }; /* transfers that are looked at for the next one */
+
 typedef struct TransferQueue {
     Transfer *first, *last;
+    int n_at[RELAY_MAX_SERVERS]; /* threads that are at a server for this direction */
     pthread_cond_t filled;
 } TransferQueue;
 
@@ -50,6 +53,29 @@ static void transfers_fail(Transfers *transfers, int code) {
     }
 }
 
+/* Take out the first of those whose server has the fewest threads. It is safe to pass over the
+ * others although transfers wait for one another: at each one's server a thread is busy with
+ * something that was submitted earlier. */
+static Transfer *transfers_choose(TransferQueue *queue) {
+    Transfer *before_best = NULL;
+    Transfer *best = queue->first;
+    Transfer *before = NULL;
+    int n = 0;
+    for (Transfer *at = best; at != NULL && n < TRANSFERS_LOOK && queue->n_at[best->server] > 0;
+         before = at, at = at->next, n++) {
+        if (queue->n_at[at->server] < queue->n_at[best->server]) {
+            before_best = before;
+            best = at;
+        }
+    }
+    *(before_best != NULL ? &before_best->next : &queue->first) = best->next;
+    if (queue->last == best) {
+        queue->last = before_best;
+    }
+    queue->n_at[best->server]++;
+    return best;
+}
+
 /* The next of the direction; NULL: the end. With the lock held. */
 static Transfer *transfers_take(TransferThread *self) {
     Transfers *transfers = self->transfers;
@@ -57,14 +83,7 @@ static Transfer *transfers_take(TransferThread *self) {
     while (queue->first == NULL && !transfers->closing) {
         pthread_cond_wait(&queue->filled, &transfers->lock);
     }
-    Transfer *transfer = transfers->closing ? NULL : queue->first;
-    if (transfer != NULL) {
-        queue->first = transfer->next;
-        if (queue->first == NULL) {
-            queue->last = NULL;
-        }
-    }
-    return transfer;
+    return transfers->closing ? NULL : transfers_choose(queue);
 }
 
 static void *transfers_main(void *arg) {
@@ -77,10 +96,12 @@ static void *transfers_main(void *arg) {
     for (Transfer *transfer = transfers_take(self); transfer != NULL;
          transfer = transfers_take(self)) {
         int64_t bytes = 0;
+        const int server = transfer->server;
         pthread_mutex_unlock(&transfers->lock);
         int rc = transfer->run(transfer, &self->fetch, &bytes);
         pthread_mutex_lock(&transfers->lock);
         transfers->bytes += bytes;
+        transfers->queues[self->direction].n_at[server]--;
         if (rc < 0) {
             transfers_fail(transfers, rc);
         }
@@ -168,8 +189,9 @@ void transfers_close(Transfers *transfers) {
 }
 
 static void transfers_queue(Transfers *transfers, Direction direction, Transfer *transfer,
-                            bool first) {
+                            const char *key, bool first) {
     TransferQueue *queue = &transfers->queues[direction];
+    transfer->server = relay_server(transfers->threads[0].fetch.relay, key, NULL);
     pthread_mutex_lock(&transfers->lock);
     if (transfers->note.code == 0) {
         transfer->next = first ? queue->first : NULL;
@@ -187,12 +209,14 @@ static void transfers_queue(Transfers *transfers, Direction direction, Transfer 
     pthread_mutex_unlock(&transfers->lock);
 }
 
-void transfers_submit(Transfers *transfers, Direction direction, Transfer *transfer) {
-    transfers_queue(transfers, direction, transfer, false);
+void transfers_submit(Transfers *transfers, Direction direction, Transfer *transfer,
+                      const char *key) {
+    transfers_queue(transfers, direction, transfer, key, false);
 }
 
-void transfers_submit_first(Transfers *transfers, Direction direction, Transfer *transfer) {
-    transfers_queue(transfers, direction, transfer, true);
+void transfers_submit_first(Transfers *transfers, Direction direction, Transfer *transfer,
+                            const char *key) {
+    transfers_queue(transfers, direction, transfer, key, true);
 }
 
 int transfers_wait(Transfers *transfers, int64_t *bytes) {

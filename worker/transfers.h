@@ -1,5 +1,7 @@
 /* Transfers: a few threads, each with its own handle of the relay, that move objects while the
  * compute thread goes on: some of them up, some down, each direction in the order of submission.
+ * Where the relay has several servers a thread passes over what goes to one that more threads are
+ * at already, so that none idles while others have a queue.
  * A transfer may submit further ones. The first error of any ends all: what waits is dropped, what
  * waits inside the relay is interrupted. */
 #ifndef FUNCPIPE_WORKER_TRANSFERS_H
@@ -11,7 +13,9 @@ typedef struct Transfer Transfer;
 struct Transfer { /* the first member of the submitter's own struct, which keeps the memory */
     /* Do it; adds to *bytes what was moved. */
     int (*run)(Transfer *transfer, Fetch *fetch, int64_t *bytes);
-    Transfer *next; /* of the queue */
+    /* of the queue */
+    Transfer *next;
+    int server; /* relay_server of its key */
 };
 
 typedef enum Direction { TRANSFER_UP, TRANSFER_DOWN, TRANSFER_N_DIRECTIONS } Direction;
@@ -24,9 +28,12 @@ int transfers_open(const Order *order, int (*open_relay)(void *ctx, Relay **out_
                    int n_up, int n_down, Transfers **out_transfers);
 void transfers_close(Transfers *transfers); /* interrupts and joins; NULL is fine */
 
-void transfers_submit(Transfers *transfers, Direction direction, Transfer *transfer);
+/* `key` is what it moves. */
+void transfers_submit(Transfers *transfers, Direction direction, Transfer *transfer,
+                      const char *key);
 /* The same, before all that waits. */
-void transfers_submit_first(Transfers *transfers, Direction direction, Transfer *transfer);
+void transfers_submit_first(Transfers *transfers, Direction direction, Transfer *transfer,
+                            const char *key);
 /* Wait until all is done that was submitted, also by transfers: 0, or the first error. Adds to
  * *bytes what was moved since the last call. */
 int transfers_wait(Transfers *transfers, int64_t *bytes);

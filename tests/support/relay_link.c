@@ -95,6 +95,10 @@ static int linked_has(Relay *relay, const char *key) {
     return relay_has(((Linked *)relay)->inner, key);
 }
 
+static int linked_server(const Relay *relay, const char *key) {
+    return relay_server(((const Linked *)relay)->inner, key);
+}
+
 static int linked_drop(Relay *relay, const char *const *prefixes, int n_prefixes,
                        int64_t *out_dropped) {
     return relay_drop(((Linked *)relay)->inner, prefixes, n_prefixes, out_dropped);
@@ -134,7 +138,8 @@ static void linked_close(Relay *relay) {
 #define LINKED_OPS                                                                                 \
     .name = "link", .close = linked_close, .put = linked_put, .get = linked_get,                   \
     .size = linked_size, .has = linked_has, .drop = linked_drop, .count = linked_count,            \
-    .note_put = linked_note_put, .note_get = linked_note_get, .interrupt = linked_interrupt
+    .note_put = linked_note_put, .note_get = linked_note_get, .interrupt = linked_interrupt,       \
+    .server = linked_server
 static const RelayOps ops_without_add = {LINKED_OPS};
 static const RelayOps ops_with_add = {LINKED_OPS, .add = linked_add};
 #undef LINKED_OPS

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/err.h"
+#include "core/hash.h"
 
 enum { MAX_HOLDERS = 16, N_STEPS = 3 };
 
@@ -19,6 +20,7 @@ typedef struct Rig {
     int32_t n_holders, n_twice; /* the first n_twice holders contribute two vectors */
     int64_t n_floats;
     bool forget;
+    int n_servers; /* among which the relay says that keys are spread; 0: one */
 } Rig;
 
 typedef struct Holder {
@@ -36,8 +38,29 @@ static float element(int64_t step, int32_t member, int64_t i) {
     return ldexpf((float)(hash >> 8) / (float)(1 << 23) - 1.0F, (int)(hash & 15U) - 8);
 }
 
+static int n_servers;
+static RelayOps ops_with_servers;
+
+static int server_of(const Relay *relay, const char *key) {
+    (void)relay;
+    return (int)(hash_text(key) % (uint64_t)n_servers);
+}
+
 static int open_handle(void *ctx, Relay **out_relay) {
-    return relay_mem_open(ctx, out_relay);
+    const Rig *rig = ctx;
+    TRY(relay_mem_open(rig->store, out_relay));
+    if (rig->n_servers > 0)
+        (*out_relay)->ops = &ops_with_servers;
+    return 0;
+}
+
+static void spread_keys(const Rig *rig) {
+    Relay *relay = NULL;
+    cr_assert_eq(relay_mem_open(rig->store, &relay), 0);
+    ops_with_servers = *relay->ops;
+    ops_with_servers.server = server_of;
+    n_servers = rig->n_servers;
+    relay_close(relay);
 }
 
 static int32_t n_members(const Rig *rig) {
@@ -62,7 +85,7 @@ static int run_holder(Holder *holder) {
     Transfers *transfers = NULL;
     Exchange *exchange = NULL;
     int64_t bytes = 0;
-    int rc = transfers_open(&rig->order, open_handle, rig->store, 2, exchange_threads_down(&setup),
+    int rc = transfers_open(&rig->order, open_handle, (void *)rig, 2, exchange_threads_down(&setup),
                             &transfers);
     if (rc >= 0)
         rc = exchange_open(&setup, transfers, &exchange);
@@ -132,6 +155,7 @@ static float expected(const Rig *rig, int64_t step, int64_t i) {
 static void check(Rig rig) {
     Holder holders[MAX_HOLDERS];
     rig_open(&rig);
+    spread_keys(&rig);
     run_all(&rig, holders);
     for (int32_t h = 0; h < rig.n_holders; h++) {
         cr_assert_eq(holders[h].rc, 0, "%s", holders[h].text);
@@ -180,6 +204,20 @@ Test(exchange, a_holder_with_two_contributions) {
 Test(exchange, chunks_of_the_default_size) {
     for (int form = REDUCE_WHOLE; form < REDUCE_N_FORMS; form++)
         check((Rig){.spec = {.form = (ReduceForm)form}, .n_holders = 3, .n_floats = 1500001});
+}
+
+/* Transfers that wait for one another are taken out of turn: nobody may lock up. */
+Test(exchange, over_several_servers) {
+    static const int servers[] = {2, 3, 16};
+    for (int form = REDUCE_WHOLE; form < REDUCE_N_FORMS; form++) {
+        for (int32_t n = 2; n <= 8; n *= 2) {
+            for (int i = 0; i < 3; i++)
+                check((Rig){.spec = {.form = (ReduceForm)form, .chunk_bytes = 256},
+                            .n_holders = n,
+                            .n_floats = 5000,
+                            .n_servers = servers[i]});
+        }
+    }
 }
 
 /* What rounding takes away comes back: the sum over steps is nearer than that of rounded ones. */
