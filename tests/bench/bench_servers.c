@@ -4,7 +4,7 @@
  * hashing.
  *
  *     servers/reduce/N/ours, /in-store   32 MB of gradients summed over N = 2, 4 workers
- *     servers/pipeline                   the activations and gradients of a pipeline of four stages
+ *     servers/pipeline                   the activations and gradients of a pipeline of six stages
  *                                        with four replicas each, 1f1b programs run by worker/vm.h,
  *                                        whose computations take no time
  *
@@ -29,7 +29,7 @@
 
 enum { RATE_MB = 30, N_SERVERS = 2, N_ROUNDS = 3, PORT = 6379, START_MS = 300, GOAL_PERCENT = 55 };
 enum { N_FLOATS = 8 * 1000 * 1000, N_FORMS = 2 };
-enum { N_STAGES = 4, N_REPLICAS = 4, N_MICRO = 96, WARMUP = 16, OBJECT_BYTES = 256 << 10 };
+enum { N_STAGES = 6, N_REPLICAS = 4, N_MICRO = 256, WARMUP = 64, OBJECT_BYTES = 64 << 10 };
 enum { MAX_WORKERS = N_STAGES * N_REPLICAS };
 static const char job[] = "bench";
 

@@ -95,8 +95,8 @@ static int linked_has(Relay *relay, const char *key) {
     return relay_has(((Linked *)relay)->inner, key);
 }
 
-static int linked_server(const Relay *relay, const char *key) {
-    return relay_server(((const Linked *)relay)->inner, key);
+static int linked_server(const Relay *relay, const char *key, int *out_n) {
+    return relay_server(((const Linked *)relay)->inner, key, out_n);
 }
 
 static int linked_drop(Relay *relay, const char *const *prefixes, int n_prefixes,

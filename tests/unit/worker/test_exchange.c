@@ -41,7 +41,8 @@ static float element(int64_t step, int32_t member, int64_t i) {
 static int n_servers;
 static RelayOps ops_with_servers;
 
-static int server_of(const Relay *relay, const char *key) {
+static int server_of(const Relay *relay, const char *key, int *out_n) {
+    *out_n = n_servers;
     (void)relay;
     return (int)(hash_text(key) % (uint64_t)n_servers);
 }

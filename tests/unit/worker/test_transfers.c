@@ -27,7 +27,8 @@ static RelayOps ops;
 static RelayMemStore *store;
 
 /* "j/2.x" is at server 2. */
-static int server_of(const Relay *relay, const char *key) {
+static int server_of(const Relay *relay, const char *key, int *out_n) {
+    *out_n = RELAY_MAX_SERVERS;
     (void)relay;
     return key[2] - '0';
 }
