@@ -146,21 +146,30 @@ static void do_delayed(Conductor *conductor) {
     }
 }
 
-/* This process was stopped, and with it the watch: it is not the workers that were silent. */
-static void note_pause(Conductor *conductor) {
-    int64_t now = conductor_now_ms();
-    if (conductor->tick_ms > 0 && now - conductor->tick_ms > CONDUCT_LATE_MS)
-        conductor->blind_until_ms =
-            now + 2 * conductor->config->order.heartbeat_ms + CONDUCT_LATE_MS;
-    conductor->tick_ms = now;
+/* Longer than this without a look at the heartbeats, and none could be had. */
+static int64_t late_ms(const Conductor *conductor) {
+    return 2 * conductor->config->order.heartbeat_ms + CONDUCT_LATE_MS;
 }
 
-/* Can heartbeats be read? Not so while the relay is away, and a little longer. */
+/* From now on a worker has all the time of an ordinary silence to be heard. */
+static void listen_anew(Conductor *conductor) {
+    int64_t silence_ms = job_silence_ms(&conductor->job);
+    int64_t least_ms = late_ms(conductor);
+    conductor->blind_until_ms =
+        conductor->tick_ms + (silence_ms > least_ms ? silence_ms : least_ms);
+}
+
+/* Can heartbeats be read? Not so while this process was stopped, and with it the watch, nor while
+ * the relay is away: it is not the workers that were silent. */
 static bool is_blind(Conductor *conductor) {
-    int64_t patience_ms = 2 * conductor->config->order.heartbeat_ms + CONDUCT_LATE_MS;
-    int64_t now = conductor->tick_ms;
-    if (conductor->watch && now - watch_read_ns(conductor->watch) / CLOCK_NS_PER_MS > patience_ms)
-        conductor->blind_until_ms = now + patience_ms;
+    int64_t before = conductor->tick_ms;
+    int64_t now = conductor_now_ms();
+    conductor->tick_ms = now;
+    bool paused = before > 0 && now - before > CONDUCT_LATE_MS;
+    bool away = conductor->watch &&
+                now - watch_read_ns(conductor->watch) / CLOCK_NS_PER_MS > late_ms(conductor);
+    if (paused || away)
+        listen_anew(conductor);
     return now < conductor->blind_until_ms;
 }
 
@@ -175,13 +184,12 @@ static void note_measuring(Conductor *conductor) {
 
 static void on_tick(uv_timer_t *timer) {
     Conductor *conductor = timer->data;
-    note_pause(conductor);
+    bool blind = is_blind(conductor);
     conductor_take_reports(conductor);
     do_delayed(conductor);
     conductor_try_resume(conductor);
     note_measuring(conductor);
-    conductor_event(conductor, &(JobEvent){.kind = JOB_EV_TICK, .blind = is_blind(conductor)},
-                    NULL);
+    conductor_event(conductor, &(JobEvent){.kind = JOB_EV_TICK, .blind = blind}, NULL);
     if (conductor->job.n_workers > 0 && !conductor->finishing && !conductor->order.eval_only)
         conductor_show(conductor);
     try_close(conductor);
