@@ -13,7 +13,7 @@
 #include "core/clock.h"
 #include "core/err.h"
 #include "core/hash.h"
-#include "storage/relay.h"
+#include "storage/relay_faulty.h"
 #include "storage/relay_survey.h"
 
 typedef struct Rule {

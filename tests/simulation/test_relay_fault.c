@@ -2,6 +2,7 @@
  * tries every operation instead of a sample. */
 #include <criterion/criterion.h>
 
+#include "storage/relay_faulty.h"
 #include "tests/support/relay_fault_scenarios.h"
 
 #define RELAY_FAULT_TEST(name)                                                                     \

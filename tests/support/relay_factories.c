@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "core/err.h"
+#include "storage/relay_faulty.h"
 #include "storage/relay_file.h"
 #include "tests/support/relay_suite.h"
 #include "tests/support/temp.h"

@@ -3,6 +3,7 @@
 #ifndef FUNCPIPE_TESTS_SUPPORT_RELAY_FAULT_SCENARIOS_H
 #define FUNCPIPE_TESTS_SUPPORT_RELAY_FAULT_SCENARIOS_H
 
+#include "storage/relay_faulty.h"
 #include "tests/support/scenario.h"
 
 #define RELAY_FAULT_SCENARIOS(X)                                                                   \

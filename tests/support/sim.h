@@ -7,7 +7,7 @@
 #include "core/order.h"
 #include "core/program.h"
 #include "core/report.h"
-#include "storage/relay.h"
+#include "storage/relay_faulty.h"
 
 enum { SIM_MAX_STEPS = 256, SIM_MAX_WORKERS = 32, SIM_MAX_EVALS = 64, SIM_MAX_HANDLES = 12 };
 

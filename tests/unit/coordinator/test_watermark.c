@@ -4,6 +4,7 @@
 
 #include "coordinator/watermark.h"
 #include "core/err.h"
+#include "storage/relay_faulty.h"
 
 static const KeySpace space = {.job = "job", .generation = 7};
 static RelayMemStore *store;

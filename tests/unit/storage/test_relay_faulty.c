@@ -6,7 +6,7 @@
 #include "core/err.h"
 #include "storage/blob.h"
 #include "storage/key.h"
-#include "storage/relay.h"
+#include "storage/relay_faulty.h"
 
 static RelayMemStore *store;
 static Relay *plain;
