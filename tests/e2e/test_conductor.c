@@ -494,29 +494,6 @@ Test(conductor, leftovers_of_others_are_never_read) {
     relay_close(relay);
 }
 
-/* The claim has expired, but its run goes on: the watermark says so. */
-Test(conductor, a_generation_whose_claim_expired_is_taken_all_the_same) {
-    static const char key[] = "job/g1/n/w.0";
-    Relay *relay = NULL;
-    char url[160];
-    char note[16];
-    size_t bytes = 0;
-    ConductResult result;
-    JobConfig config = load(NULL, 0);
-    ConductOptions options = options_of(NULL);
-    snprintf(url, sizeof url, "file://%s/relay", temp_folder);
-    cr_assert_eq(relay_open(url, &relay), 0);
-    cr_assert_eq(relay_note_put(relay, key, "1 2 3", 5, 60000), 0);
-    setenv("FAKE_WORKER", "", 1);
-    cr_expect_eq(conduct(&config, &options, &result), 0, "%s", err_text());
-    check_done(&result);
-    config_done(&config);
-    cr_expect_eq(relay_note_get(relay, key, note, sizeof note, &bytes), 0, "%s", err_text());
-    cr_expect_eq(relay_has(relay, "job/claim.1"), 1, "its claim is renewed");
-    cr_expect_eq(relay_has(relay, "job/claim.2"), 0);
-    relay_close(relay);
-}
-
 Test(conductor, a_relay_of_its_own_goes_away) {
     static const ConfigSet set = {"relay", "auto"};
     char prefix[64];
