@@ -20,7 +20,7 @@ void watermark_init(Watermark *watermark, const KeySpace *space, const Relay *re
     for (int i = 0; i < WATERMARK_KEYS && n_found < watermark->n; i++) {
         Key key = key_watermark(space, i);
         Key *place = &watermark->keys[relay_server(relay, key.text, &watermark->n)];
-        if (place->text[0])
+        if (place->text[0] || watermark->n == 0)
             continue;
         *place = key;
         n_found++;

@@ -13,7 +13,7 @@
 
 typedef struct Watermark {
     char owner[48]; /* tells our numbers from those of another run in the same place */
-    int n;          /* servers */
+    int n;          /* servers; 0: notes of this relay say nothing of its objects */
     Key keys[RELAY_MAX_SERVERS];
     int64_t written[RELAY_MAX_SERVERS]; /* the last number acknowledged; 0: none yet */
     int64_t last;                       /* the last number used */

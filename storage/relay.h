@@ -112,7 +112,8 @@ int relay_note_get(Relay *relay, const char *key, void *buf, size_t capacity, si
 void relay_interrupt(Relay *relay, bool on);
 
 /* The number of the server that holds the key, from 0, of *out_n (NULL: not wanted; at most
- * RELAY_MAX_SERVERS) that may each lose what it holds. Asks nobody; any thread may call it. */
+ * RELAY_MAX_SERVERS) that may each lose what it holds, notes and objects alike; 0 of them: notes lie
+ * elsewhere than objects. Asks nobody; any thread may call it. */
 int relay_server(const Relay *relay, const char *key, int *out_n);
 
 /* ---- implementations ---- */

@@ -346,6 +346,13 @@ static int announced_note_get(Relay *relay, const char *key, void *buf, size_t c
     return rc;
 }
 
+/* An announcer that has lost its notes has lost no object. */
+static int announced_server(const Relay *relay, const char *key, int *out_n) {
+    (void)relay, (void)key;
+    *out_n = 0;
+    return 0;
+}
+
 static void announced_tidy(Relay *relay, const char *prefix) {
     RelayAnnounced *both = (RelayAnnounced *)relay;
     relay_tidy(both->store, prefix);
@@ -456,6 +463,7 @@ int relay_announced_open(Relay *take_store, Relay *take_announcer, const char *a
                                  .note_get = announced_note_get,
                                  .interrupt = announced_interrupt,
                                  .tidy = announced_tidy,
+                                 .server = announced_server,
                                  .survey = &survey};
     RelayAnnounced *both = calloc(1, sizeof *both);
     int rc = both ? text_copy(both->announcer_url, sizeof both->announcer_url, announcer_url)

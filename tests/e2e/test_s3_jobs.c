@@ -188,7 +188,8 @@ Test(s3_jobs, announced, .init = enter_announced, .fini = leave_announced) {
     cr_expect_eq(redis_server_ask(redis.port, "DBSIZE"), 0, "announcements are left");
 }
 
-/* Redis dies, then a worker, whose successor begins without Redis; then Redis comes back. */
+/* Redis dies, then a worker, whose successor begins without Redis; then Redis comes back, empty,
+ * and once more. */
 Test(s3_jobs, announced_in_what_dies, .init = enter_announced, .fini = leave_announced) {
     const char *job = e2e_job("mlp", e2e_mlp);
     e2e_train_fully(job, "files", E2E_ARGS("--set", "steps=24"));
@@ -199,8 +200,12 @@ Test(s3_jobs, announced_in_what_dies, .init = enter_announced, .fini = leave_ann
     kill(e2e_worker("s3", 1, 1), SIGKILL);
     cr_assert(e2e_await_rows(&run, "s3", 10), "%s", e2e_read(run.err));
     cr_assert_eq(redis_server_again(&redis), 0, "%s", err_text());
+    cr_assert(e2e_await_rows(&run, "s3", 16), "%s", e2e_read(run.err));
+    redis_server_kill(&redis);
+    cr_assert_eq(redis_server_again(&redis), 0, "%s", err_text());
     cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
     cr_expect_eq(e2e_count("s3", "worker_died"), 1, "a worker without Redis was taken for dead");
+    cr_expect_eq(e2e_count("s3", "relay_lost"), 0, "Redis was taken for the store");
     e2e_check_clean(&run);
     e2e_check_equal("files", "s3", 24);
     e2e_check_same_rows("files", "s3", 0, 24);

@@ -98,6 +98,24 @@ static int of_three(const Relay *unused, const char *key, int *out_n) {
     return key[strlen(key) - 1] % 3;
 }
 
+static int of_none(const Relay *unused, const char *key, int *out_n) {
+    (void)unused, (void)key;
+    *out_n = 0;
+    return 0;
+}
+
+Test(watermark, none_where_notes_say_nothing_of_objects) {
+    int64_t n = 0;
+    ops = *relay->ops;
+    ops.server = of_none;
+    relay->ops = &ops;
+    watermark_init(&mark, &space, relay);
+    for (int i = 0; i < 3; i++)
+        cr_expect_eq(watermark_raise(&mark, relay), 0, "%s", mark.lost);
+    cr_assert_eq(relay_drop_one(relay, key_space_prefix(&space).text, &n), 0);
+    cr_expect_eq(n, 0);
+}
+
 Test(watermark, each_server_has_one) {
     ops = *relay->ops;
     ops.server = of_three;
