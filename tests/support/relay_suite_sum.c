@@ -12,6 +12,7 @@
 #include "storage/blob.h"
 #include "storage/sum.h"
 #include "tests/support/relay_suite.h"
+#include "tests/support/sim_check.h"
 #include "tests/support/sum_cases.h"
 
 #define NAME "job/g1/t7/r.0"
@@ -343,7 +344,7 @@ bool relay_suite_sum_twins(RelayRig *rig) {
 
 static void child_adds(const RelayFactory *factory, void *place, int index, int n) {
     RelayRig rig = {.factory = factory, .place = place};
-    for (int round = 0; round < 1000; round++) {
+    for (int round = 0; round < sim_times(1000); round++) {
         char key[32];
         snprintf(key, sizeof key, "dying/t%d/r", round);
         if (add(&rig, 0, key, index, n, 20000) < 0)
@@ -354,7 +355,7 @@ static void child_adds(const RelayFactory *factory, void *place, int index, int 
 
 /* A contributor is killed at any moment; its successor adds the same again, from the start. */
 bool relay_suite_sum_killed_adder(RelayRig *rig) {
-    enum { N = 3, ROUNDS = 1000, KILLS = 12 };
+    enum { N = 3, KILLS = 12 };
     pid_t children[N] = {0};
     if (!rig->factory->across_processes) {
         rig->skipped = true;
@@ -386,7 +387,7 @@ bool relay_suite_sum_killed_adder(RelayRig *rig) {
         fine = fine && WIFEXITED(status) && WEXITSTATUS(status) == 0;
     }
     RIG_CHECK(fine, "a successor failed");
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < sim_times(1000); round++) {
         char key[32];
         snprintf(key, sizeof key, "dying/t%d/r", round);
         RIG_CHECK(relay_has(relay_rig(rig, 0), key) == 1, "'%s' is not there", key);
