@@ -449,7 +449,7 @@ void conductor_finish_relay(Conductor *conductor) {
     if (conductor_drop_generations(conductor) < 0)
         progress_say(&conductor->progress, "warning", "cleaning the relay: %s", err_text());
     if (conductor->relay)
-        relay_tidy(conductor->relay, conductor->order.job);
+        conductor_tidy_generations(conductor);
     relay_close(conductor->relay);
     conductor->relay = NULL;
     scratch_remove(&conductor->scratch_relay);

@@ -103,6 +103,16 @@ int conductor_drop_generations(Conductor *conductor) {
     return 0;
 }
 
+/* Not all of the job: another run of it may be under way. */
+void conductor_tidy_generations(Conductor *conductor) {
+    KeySpace space = conductor->space;
+    size_t i = 0;
+    do {
+        space.generation = i < conductor->n_generations ? conductor->generations[i] : 0;
+        relay_tidy(conductor->relay, key_space_prefix(&space).text);
+    } while (++i < conductor->n_generations);
+}
+
 /* ---- going back to the last save ---- */
 
 static void notify(void *ctx) {

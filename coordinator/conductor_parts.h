@@ -136,6 +136,7 @@ void conductor_act_resume(Conductor *conductor);
 /* At every tick: go on, once nothing of the old generation runs any more. */
 void conductor_try_resume(Conductor *conductor);
 int conductor_drop_generations(Conductor *conductor);
+void conductor_tidy_generations(Conductor *conductor);
 
 /* conductor_report.c: what the watch and the invoker report. */
 void conductor_take_reports(Conductor *conductor);

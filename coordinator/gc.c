@@ -148,7 +148,7 @@ static int remove_some(Relay *relay, const GcOptions *options, GcReport *report,
     TRY(relay_drop(relay, batch->claim_texts, batch->n, NULL));
     for (int i = 0; i < batch->n; i++) {
         batch->items[i]->removed = true;
-        relay_tidy(relay, batch->items[i]->space.job);
+        relay_tidy(relay, key_space_prefix(&batch->items[i]->space).text);
     }
     return 0;
 }

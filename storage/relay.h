@@ -99,9 +99,9 @@ int relay_drop_one(Relay *relay, const char *prefix, int64_t *out_dropped);
 /* How many objects there are at or under `prefix` ("" for all). */
 int relay_count(Relay *relay, const char *prefix, int64_t *out_count);
 
-/* Remove what place is left for keys under `prefix` without an object or note in it, and the place
- * of the whole relay where this handle has made it: empty folders. Others may use the relay all the
- * while. */
+/* Remove what place is left for keys under `prefix` without an object or note in it: empty folders,
+ * with those above that are empty, too, and the relay's where this handle has made it; uploads to a
+ * store that never ended. What lies elsewhere may be in use all the while. */
 void relay_tidy(Relay *relay, const char *prefix);
 
 int relay_note_put(Relay *relay, const char *key, const void *data, size_t bytes, int64_t ttl_ms);
@@ -112,8 +112,8 @@ int relay_note_get(Relay *relay, const char *key, void *buf, size_t capacity, si
 void relay_interrupt(Relay *relay, bool on);
 
 /* The number of the server that holds the key, from 0, of *out_n (NULL: not wanted; at most
- * RELAY_MAX_SERVERS) that may each lose what it holds, notes and objects alike; 0 of them: notes lie
- * elsewhere than objects. Asks nobody; any thread may call it. */
+ * RELAY_MAX_SERVERS) that may each lose what it holds, notes and objects alike; 0 of them: notes
+ * lie elsewhere than objects. Asks nobody; any thread may call it. */
 int relay_server(const Relay *relay, const char *key, int *out_n);
 
 /* ---- implementations ---- */

@@ -482,10 +482,17 @@ static void clear_temporaries(const RelayFile *file) {
 static void file_tidy(Relay *relay, const char *prefix) {
     RelayFile *file = (RelayFile *)relay;
     FilePlace place;
-    relay_file_place(file, prefix, '+', &place);
-    char *name = place.path + place.dir_bytes + 1;
-    memmove(name, name + 1, strlen(name));
-    rmdir(place.path); /* fails where there is something in it */
+    char folder[RELAY_KEY_BYTES];
+    snprintf(folder, sizeof folder, "%s", prefix);
+    char *end = folder + strlen(folder);
+    do { /* and those above */
+        *end = '\0';
+        relay_file_place(file, folder, '+', &place);
+        char *name = place.path + place.dir_bytes + 1;
+        memmove(name, name + 1, strlen(name));
+        rmdir(place.path); /* fails where there is something in it */
+        end = strrchr(folder, '/');
+    } while (end);
     clear_temporaries(file);
     if (file->made_root)
         rmdir(file->root);
