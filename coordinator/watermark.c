@@ -9,7 +9,7 @@
 #include "core/err.h"
 #include "core/text.h"
 
-enum { WATERMARK_TTL_MS = 24 * 3600 * 1000, WATERMARK_KEYS = 4096 };
+enum { WATERMARK_TTL_MS = 24 * 3600 * 1000, WATERMARK_KEYS = 4096, WATERMARK_LOOKS = 3 };
 
 /* Of all the keys it may have, the first one that lies on each server. */
 void watermark_init(Watermark *watermark, const KeySpace *space, const Relay *relay) {
@@ -38,7 +38,7 @@ __attribute__((format(printf, 3, 4))) static int lost(Watermark *watermark, int 
     return 1;
 }
 
-static int look(Watermark *watermark, int server, Relay *relay) {
+static int look(Watermark *watermark, int server, Relay *relay, bool *older) {
     char text[RELAY_NOTE_MAX_BYTES + 1];
     size_t bytes = 0;
     size_t owner_bytes = strlen(watermark->owner);
@@ -55,19 +55,25 @@ static int look(Watermark *watermark, int server, Relay *relay) {
     if (strncmp(text, watermark->owner, owner_bytes) != 0 ||
         text_parse_i64(text + owner_bytes, 1, INT64_MAX, &number) < 0)
         return lost(watermark, server, "is another run's");
-    if (number < written)
+    *older = *older || number < written;
+    if (number < written && watermark->n_older + 1 >= WATERMARK_LOOKS)
         return lost(watermark, server, "is back at %lld, %lld was written", (long long)number,
                     (long long)written);
     return 0;
 }
 
+/* Some stores give an older content back for a while: only where that stays so it is believed. */
 int watermark_raise(Watermark *watermark, Relay *relay) {
     char text[80];
+    bool older = false;
     for (int i = 0; i < watermark->n; i++) {
-        int rc = watermark->keys[i].text[0] ? look(watermark, i, relay) : 0;
+        int rc = watermark->keys[i].text[0] ? look(watermark, i, relay, &older) : 0;
         if (rc != 0)
             return rc;
     }
+    watermark->n_older = older ? watermark->n_older + 1 : 0;
+    if (older)
+        return 0; /* it stays as it is, and is looked at again */
     int64_t number = ++watermark->last;
     int bytes = snprintf(text, sizeof text, "%s%lld", watermark->owner, (long long)number);
     for (int i = 0; i < watermark->n; i++) {

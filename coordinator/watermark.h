@@ -17,6 +17,7 @@ typedef struct Watermark {
     Key keys[RELAY_MAX_SERVERS];
     int64_t written[RELAY_MAX_SERVERS]; /* the last number acknowledged; 0: none yet */
     int64_t last;                       /* the last number used */
+    int n_older;                        /* looks in a row that found an older number */
     char lost[RELAY_KEY_BYTES + 128];   /* what was found, when something was */
 } Watermark;
 

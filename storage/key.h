@@ -14,7 +14,7 @@
  *     KEY.I                      contribution I to the sum KEY (relay_add); no object of its own
  *     JOB/gGEN/c/f.S.R.A         fence: attempt A of worker S.R has been started
  *     JOB/gGEN/n/h.S.R           heartbeat note          JOB/gGEN/n/control   control note
- *     JOB/gGEN/n/w.I             watermark note: its run lives, and what the relay must not forget
+ *     JOB/gGEN/n/w.I             watermark note: a rising number that the relay must not forget
  *     JOB/claim.GEN              this generation number is taken (relay_put tells who was first)
  *
  * Numbers are decimal without padding. Step counts from 0 (the first step of the job). */

@@ -109,9 +109,9 @@ static void announce(RelayAnnounced *both, const char *key, int64_t deadline_ns)
     if (hears(both)) {
         int64_t until_ns = lesser(deadline_ns, clock_deadline_ms(ANNOUNCE_MS));
         int rc = relay_put(both->announcer, key, NULL, 0, until_ns);
-        if (rc == ERR_TIMEOUT)
+        if (rc == ERR_TIMEOUT && until_ns < deadline_ns)
             turn_deaf(both);
-        else
+        else if (rc != ERR_TIMEOUT) /* else it had less time than that */
             (void)answered(both, rc, until_ns);
     }
     err_restore(&note);
