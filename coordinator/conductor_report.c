@@ -84,7 +84,6 @@ static void take_step(Conductor *conductor, const WatchReport *report) {
     bool stop = (report->decision & DECISION_STOP) != 0;
     /* As the workers see it; what they report was skipped before this step. */
     bool skipped = !isfinite(report->loss_sum) || !isfinite(report->grad_norm);
-    Traffic traffic = conductor_traffic(conductor, -1);
     MetricsRow row = {
         .step = step,
         .epoch = step / order_steps_per_epoch(order->train_samples, order->batch),
@@ -93,9 +92,7 @@ static void take_step(Conductor *conductor, const WatchReport *report) {
         .grad_norm = report->grad_norm,
         .samples_per_s = rate_add(&conductor->rate, rows, report->now_ns, report->waited),
         .skipped = report->skipped + skipped,
-        .put_bytes = traffic.put_bytes,
-        .get_bytes = traffic.get_bytes,
-        .waited_s = (double)traffic.waited_us / 1e6,
+        .traffic = conductor_traffic(conductor, -1),
         .wants_eval = !stop && order_eval_due(order, step)};
     conductor->n_rows++;
     conductor->result->loss = row.loss;

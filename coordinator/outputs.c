@@ -22,8 +22,10 @@
 enum { OUTPUTS_MAX_METRICS_BYTES = 1 << 30, OUTPUTS_MAX_JOB_BYTES = 64 << 20 };
 
 static const char csv_head[] =
-    "step,epoch,time,loss,lr,grad_norm,samples_per_s,eval_loss,eval_accuracy,skipped,"
-    "put_bytes,get_bytes,waited_s\n";
+    "step,epoch,time,loss,lr,grad_norm,samples_per_s,eval_loss,eval_accuracy,"
+#define TRAFFIC_COLUMN(name) "," #name
+    "skipped" TRAFFIC_TABLE(TRAFFIC_COLUMN) "\n";
+#undef TRAFFIC_COLUMN
 
 struct Outputs {
     char folder[ORDER_PATH_BYTES];
@@ -369,8 +371,11 @@ static int add_csv(Buf *line, const MetricsRow *row, const char *wall) {
     TRY(buf_text(line, ","));
     if (row->has_eval)
         TRY(add_number(line, row->eval_accuracy, "nan"));
-    return buf_printf(line, ",%lld,%lld,%lld,%.3f\n", (long long)row->skipped,
-                      (long long)row->put_bytes, (long long)row->get_bytes, row->waited_s);
+    TRY(buf_printf(line, ",%lld", (long long)row->skipped));
+#define TRAFFIC_FIGURE(name) TRY(buf_printf(line, ",%lld", (long long)row->traffic.name));
+    TRAFFIC_TABLE(TRAFFIC_FIGURE)
+#undef TRAFFIC_FIGURE
+    return buf_text(line, "\n");
 }
 
 static int add_jsonl(Buf *line, const MetricsRow *row, const char *wall) {
@@ -391,11 +396,9 @@ static int add_jsonl(Buf *line, const MetricsRow *row, const char *wall) {
         TRY(buf_text(line, ",\"eval_accuracy\":"));
         TRY(add_number(line, row->eval_accuracy, "null"));
     }
-    return buf_printf(line,
-                      ",\"skipped\":%lld,\"put_bytes\":%lld,\"get_bytes\":%lld,"
-                      "\"waited_s\":%.3f}\n",
-                      (long long)row->skipped, (long long)row->put_bytes, (long long)row->get_bytes,
-                      row->waited_s);
+    TRY(buf_printf(line, ",\"skipped\":%lld,", (long long)row->skipped));
+    TRY(traffic_format(&row->traffic, line));
+    return buf_text(line, "}\n");
 }
 
 static int write_row(Outputs *outputs, const MetricsRow *row) {

@@ -14,6 +14,7 @@
 #include "core/buf.h"
 #include "core/json.h"
 #include "core/order.h"
+#include "core/traffic.h"
 
 typedef enum OutputsMode {
     OUTPUTS_NEW,      /* the folder is absent or empty */
@@ -33,9 +34,8 @@ typedef struct MetricsRow {
     int64_t step;  /* of the train step, from 0 */
     int64_t epoch; /* from 0 */
     double loss, lr, grad_norm, samples_per_s;
-    int64_t skipped;              /* updates skipped so far */
-    int64_t put_bytes, get_bytes; /* through the relay so far, as the workers have told */
-    double waited_s;              /* for the relay, likewise, over all threads of all workers */
+    int64_t skipped; /* updates skipped so far */
+    Traffic traffic; /* of all workers so far, as they have told */
     bool wants_eval, has_eval;
     double eval_loss, eval_accuracy;
 } MetricsRow;

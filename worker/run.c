@@ -467,7 +467,11 @@ static int run_write_trace(const Worker *worker) {
     for (int32_t s = 0; s < order->stage; s++) {
         number += order->plan.replicas[s];
     }
-    int rc = trace_write(order->trace_path, &worker->train, records, n, order->stage,
+    Traffic traffic = {0};
+    for (int i = 0; i < worker->pulse.n_counted; i++) {
+        fetch_traffic(worker->pulse.counted[i], &traffic);
+    }
+    int rc = trace_write(order->trace_path, &worker->train, records, n, &traffic, order->stage,
                          order->replica, number);
     free(records);
     return rc;

@@ -43,8 +43,17 @@ static int add_record(Buf *buf, const Program *program, const VmRecord *record, 
     return buf_text(buf, "}}");
 }
 
+static int add_traffic(Buf *buf, const Traffic *traffic, int64_t ns, int32_t pid) {
+    TRY(buf_printf(buf, ",\n{\"name\":\"relay\",\"ph\":\"C\",\"pid\":%" PRId32, pid));
+    TRY(add_us(buf, "ts", ns));
+    TRY(buf_text(buf, ",\"args\":{"));
+    TRY(traffic_format(traffic, buf));
+    return buf_text(buf, "}}");
+}
+
 static int format(Buf *buf, const Program *program, const VmRecord *records, int32_t n_records,
-                  int32_t stage, int32_t replica, int32_t pid) {
+                  const Traffic *traffic, int32_t stage, int32_t replica, int32_t pid) {
+    int64_t last_ns = 0;
     char worker[32];
     snprintf(worker, sizeof worker, "%" PRId32 ".%" PRId32, stage, replica);
     TRY(buf_text(buf, "{\"traceEvents\":[\n"));
@@ -53,16 +62,20 @@ static int format(Buf *buf, const Program *program, const VmRecord *records, int
         TRY(buf_text(buf, ",\n"));
         TRY(add_name(buf, "thread_name", queue_names[q], pid, q));
     }
-    for (int32_t i = 0; i < n_records; i++)
+    for (int32_t i = 0; i < n_records; i++) {
         TRY(add_record(buf, program, &records[i], stage, pid));
+        last_ns = records[i].end_ns > last_ns ? records[i].end_ns : last_ns;
+    }
+    TRY(add_traffic(buf, traffic, last_ns, pid));
     return buf_text(buf, "\n]}\n");
 }
 
 int trace_write(const char *path, const Program *program, const VmRecord *records,
-                int32_t n_records, int32_t stage, int32_t replica, int32_t pid_number) {
+                int32_t n_records, const Traffic *traffic, int32_t stage, int32_t replica,
+                int32_t pid_number) {
     Buf buf;
     buf_init(&buf, 0);
-    int rc = format(&buf, program, records, n_records, stage, replica, pid_number);
+    int rc = format(&buf, program, records, n_records, traffic, stage, replica, pid_number);
     if (rc >= 0)
         rc = file_write(path, buf_string(&buf), buf.bytes);
     buf_done(&buf);

@@ -157,7 +157,7 @@ static void check_metrics(const char *out) {
     int64_t put_bytes = 0;
     cJSON_ArrayForEach(row, e2e_lines(e2e_path("%s/metrics.jsonl", out))) {
         cr_expect_geq(figure(row, "put_bytes"), put_bytes);
-        cr_expect_geq(e2e_number(row, "waited_s"), 0);
+        cr_expect_geq(e2e_number(row, "waited_us"), 0);
         put_bytes = figure(row, "put_bytes");
     }
     cr_expect_leq(put_bytes, sum_of(out, "put_bytes"));

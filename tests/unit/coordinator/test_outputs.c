@@ -31,16 +31,15 @@ static const char *text_of(const char *name) {
 }
 
 static void row(Outputs *outputs, int64_t step, bool wants_eval) {
-    MetricsRow metrics = {.step = step,
-                          .epoch = step / 4,
-                          .loss = 1.5,
-                          .lr = 0.1,
-                          .grad_norm = 2,
-                          .samples_per_s = 10,
-                          .put_bytes = 3000,
-                          .get_bytes = 2000,
-                          .waited_s = 0.5,
-                          .wants_eval = wants_eval};
+    MetricsRow metrics = {
+        .step = step,
+        .epoch = step / 4,
+        .loss = 1.5,
+        .lr = 0.1,
+        .grad_norm = 2,
+        .samples_per_s = 10,
+        .traffic = {.puts = 3, .put_bytes = 3000, .get_bytes = 2000, .retries = 7},
+        .wants_eval = wants_eval};
     cr_assert_eq(outputs_row(outputs, &metrics), 0, "%s", err_text());
 }
 
@@ -77,12 +76,14 @@ Test(outputs, rows_wait_for_their_evaluation) {
     const char *text = text_of("metrics.csv");
     cr_expect_eq(count_lines(text), 5);
     cr_expect(strstr(text, "\n1,0,"));
-    cr_expect(strstr(text, ",0.75,0.125,0,3000,2000,0.500\n2,0,"));
-    cr_expect(strstr(text, ",10.0,,,0,3000,2000,0.500\n3,"));
+    cr_expect(strstr(text, ",0.75,0.125,0,3,0,3000,2000,0,0,0,7,0,0,0\n2,0,"));
+    cr_expect(strstr(text, ",10.0,,,0,3,0,3000,2000,0,0,0,7,0,0,0\n3,"));
     cr_expect_eq(count_lines(text_of("metrics.jsonl")), 4);
     cr_expect(strstr(text_of("metrics.jsonl"), "\"eval_loss\":0.75,\"eval_accuracy\":0.125"));
     cr_expect(strstr(text_of("metrics.jsonl"),
-                     ",\"put_bytes\":3000,\"get_bytes\":2000,\"waited_s\":0.500}\n"));
+                     ",\"put_bytes\":3000,\"get_bytes\":2000,\"waits\":0,\"waited_us\":0,"
+                     "\"duplicates\":0,\"retries\":7,\"notes\":0,\"requests\":0,"
+                     "\"read_requests\":0}\n"));
     outputs_close(outputs);
 }
 

@@ -28,6 +28,7 @@ static const VmRecord records[] = {
 };
 enum { N_RECORDS = sizeof records / sizeof records[0] };
 
+static const Traffic traffic = {.puts = 4, .duplicates = 1, .retries = 2};
 static char path[64];
 
 static void open_program(Program *program) {
@@ -38,7 +39,7 @@ static void open_program(Program *program) {
 
 static cJSON *write_and_read(const Program *program, int32_t n) {
     cJSON *root = NULL;
-    cr_assert_eq(trace_write(path, program, records, n, 1, 2, 5), 0, "%s", err_text());
+    cr_assert_eq(trace_write(path, program, records, n, &traffic, 1, 2, 5), 0, "%s", err_text());
     cr_assert_geq(json_parse_file(path, 1 << 20, &root), 0, "%s", err_text());
     unlink(path);
     return root;
@@ -58,7 +59,7 @@ Test(trace, names_the_process_and_its_threads) {
     open_program(&program);
     cJSON *root = write_and_read(&program, 0);
     const cJSON *events = cJSON_GetObjectItem(root, "traceEvents");
-    cr_assert_eq(cJSON_GetArraySize(events), 4);
+    cr_assert_eq(cJSON_GetArraySize(events), 5);
     for (int i = 0; i < 4; i++) {
         const cJSON *event = cJSON_GetArrayItem(events, i);
         cr_assert_str_eq(string(event, "ph"), "M");
@@ -76,7 +77,7 @@ Test(trace, events_are_complete) {
     open_program(&program);
     cJSON *root = write_and_read(&program, N_RECORDS);
     const cJSON *events = cJSON_GetObjectItem(root, "traceEvents");
-    cr_assert_eq(cJSON_GetArraySize(events), 4 + N_RECORDS);
+    cr_assert_eq(cJSON_GetArraySize(events), 5 + N_RECORDS);
     const cJSON *fetch = cJSON_GetArrayItem(events, 4);
     cr_assert_str_eq(string(fetch, "name"), "<a0");
     cr_assert_str_eq(string(fetch, "ph"), "X");
@@ -91,6 +92,12 @@ Test(trace, events_are_complete) {
     const cJSON *publish = cJSON_GetArrayItem(events, 6);
     cr_assert_str_eq(string(publish, "name"), ">a0@3");
     cr_assert_eq(number(cJSON_GetObjectItem(publish, "args"), "bytes"), 1099511627776.0);
+    const cJSON *relay = cJSON_GetArrayItem(events, 4 + N_RECORDS);
+    cr_assert_str_eq(string(relay, "name"), "relay");
+    cr_assert_str_eq(string(relay, "ph"), "C");
+    cr_assert_eq(number(cJSON_GetObjectItem(relay, "args"), "puts"), 4);
+    cr_assert_eq(number(cJSON_GetObjectItem(relay, "args"), "duplicates"), 1);
+    cr_assert_eq(number(cJSON_GetObjectItem(relay, "args"), "retries"), 2);
     cJSON_Delete(root);
     program_done(&program);
 }
@@ -109,9 +116,9 @@ Test(trace, failures_name_the_reason) {
     Program program;
     open_program(&program);
     VmRecord record = {.instr = 99};
-    cr_assert_eq(trace_write(path, &program, &record, 1, 0, 0, 1), ERR_INTERNAL);
+    cr_assert_eq(trace_write(path, &program, &record, 1, &traffic, 0, 0, 1), ERR_INTERNAL);
     cr_assert_neq(access(path, F_OK), 0, "a file in spite of the error");
-    cr_assert_lt(trace_write("/nonexistent/t.json", &program, records, 1, 0, 0, 1), 0);
+    cr_assert_lt(trace_write("/nonexistent/t.json", &program, records, 1, &traffic, 0, 0, 1), 0);
     cr_assert(strstr(err_text(), "/nonexistent"), "%s", err_text());
     program_done(&program);
 }
