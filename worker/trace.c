@@ -44,7 +44,7 @@ static int add_record(Buf *buf, const Program *program, const VmRecord *record, 
 }
 
 static int add_traffic(Buf *buf, const Traffic *traffic, int64_t ns, int32_t pid) {
-    TRY(buf_printf(buf, ",\n{\"name\":\"relay\",\"ph\":\"C\",\"pid\":%" PRId32, pid));
+    TRY(buf_printf(buf, ",\n{\"name\":\"relay\",\"ph\":\"C\",\"pid\":%" PRId32 ",\"tid\":0", pid));
     TRY(add_us(buf, "ts", ns));
     TRY(buf_text(buf, ",\"args\":{"));
     TRY(traffic_format(traffic, buf));
