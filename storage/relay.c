@@ -1,16 +1,11 @@
 #include "storage/relay.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "core/clock.h"
 #include "core/err.h"
-#include "core/hash.h"
 #include "storage/relay_announced.h"
 #include "storage/relay_redis.h"
-#include "storage/relay_s3.h"
-#include "storage/s3_url.h"
 #include "storage/sum.h"
 
 static bool key_char(char c) {
@@ -69,49 +64,6 @@ static int check_rediss(const char *place) {
     return relay_redis_check(place, true);
 }
 
-/* Announcements of different buckets may be in one Redis, and beside the objects of Redis relays:
- * those whose URL names no prefix get one of their bucket's own. */
-static int announcer_url(const S3Url *url, char *out, size_t out_bytes) {
-    char place[S3_BUCKET_BYTES + S3_PREFIX_BYTES];
-    char prefix[64] = "";
-    const char *question = strchr(url->announce, '?');
-    if (!question || (strncmp(question, "?prefix=", 8) != 0 && !strstr(question, "&prefix="))) {
-        snprintf(place, sizeof place, "%s/%s", url->bucket, url->prefix);
-        snprintf(prefix, sizeof prefix, "%cprefix=funcpipe-s3:%016" PRIx64 ":",
-                 question ? '&' : '?', hash_text(place));
-    }
-    int n = snprintf(out, out_bytes, "%s%s", url->announce, prefix);
-    return n < (int)out_bytes ? 0 : err_set(ERR_ARGUMENT, "the relay's URL: announce is too long");
-}
-
-static int open_s3(const char *place, bool again, Relay **out_relay) {
-    char announcer[S3_ANNOUNCE_BYTES + 64];
-    Relay *relays[2] = {NULL, NULL};
-    S3Url url;
-    TRY(s3_url_parse(place, &url));
-    if (!url.announce[0])
-        return relay_s3_open(place, out_relay);
-    TRY(announcer_url(&url, announcer, sizeof announcer));
-    TRY(relay_s3_open(place, &relays[0]));
-    int rc = relay_open(announcer, &relays[1]);
-    if (rc < 0 && !(again && (rc == ERR_UNREACHABLE || rc == ERR_TIMEOUT))) {
-        relay_close(relays[0]);
-        return err_context(rc, "where objects are announced");
-    }
-    return relay_announced_open(relays[0], relays[1], announcer, out_relay);
-}
-
-static int check_s3(const char *place) {
-    char announcer[S3_ANNOUNCE_BYTES + 64];
-    S3Url url;
-    TRY(s3_url_parse(place, &url));
-    if (!url.announce[0])
-        return 0;
-    TRY(announcer_url(&url, announcer, sizeof announcer));
-    int rc = relay_check_url(announcer);
-    return rc < 0 ? err_context(rc, "where objects are announced") : 0;
-}
-
 typedef struct RelayScheme {
     const char *prefix;
     int (*open)(const char *place, bool again, Relay **out_relay); /* what follows the prefix */
@@ -121,7 +73,7 @@ typedef struct RelayScheme {
 static const RelayScheme schemes[] = {{"file://", open_file, NULL},
                                       {"redis://", open_redis, check_redis},
                                       {"rediss://", open_rediss, check_rediss},
-                                      {"s3://", open_s3, check_s3}};
+                                      {"s3://", relay_announced_open_s3, relay_announced_check_s3}};
 enum { N_SCHEMES = sizeof schemes / sizeof schemes[0] };
 
 /* Says which schemes there are, and never more of the URL than its scheme: a password may follow.

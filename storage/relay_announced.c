@@ -1,5 +1,6 @@
 #include "storage/relay_announced.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,8 +8,11 @@
 
 #include "core/clock.h"
 #include "core/err.h"
+#include "core/hash.h"
 #include "core/text.h"
+#include "storage/relay_s3.h"
 #include "storage/relay_survey.h"
+#include "storage/s3_url.h"
 
 enum {
     LISTEN_MS = 500,      /* at a time: a dead announcer is noticed about so soon */
@@ -481,4 +485,57 @@ int relay_announced_open(Relay *take_store, Relay *take_announcer, const char *a
     both->lossy = !take_announcer;
     *out_relay = &both->base;
     return 0;
+}
+
+/* ---- a URL of S3 ---- */
+
+/* Announcements of different buckets may be in one Redis, and beside the objects of Redis relays:
+ * those whose URL names no prefix get one of their bucket's own. */
+static int announcer_url(const S3Url *url, char *out, size_t out_bytes) {
+    char place[S3_BUCKET_BYTES + S3_PREFIX_BYTES];
+    char prefix[64] = "";
+    const char *question = strchr(url->announce, '?');
+    if (!question || (strncmp(question, "?prefix=", 8) != 0 && !strstr(question, "&prefix="))) {
+        snprintf(place, sizeof place, "%s/%s", url->bucket, url->prefix);
+        snprintf(prefix, sizeof prefix, "%cprefix=funcpipe-s3:%016" PRIx64 ":",
+                 question ? '&' : '?', hash_text(place));
+    }
+    int n = snprintf(out, out_bytes, "%s%s", url->announce, prefix);
+    return n < (int)out_bytes ? 0 : err_set(ERR_ARGUMENT, "the relay's URL: announce is too long");
+}
+
+int relay_announced_open_s3(const char *place, bool again, Relay **out_relay) {
+    char announcer_place[URL_BYTES];
+    Relay *store = NULL;
+    Relay *announcer = NULL;
+    S3Url url;
+    TRY(s3_url_parse(place, &url));
+    if (!url.announce[0])
+        return relay_s3_open(place, out_relay);
+    int rc = announcer_url(&url, announcer_place, sizeof announcer_place);
+    if (rc >= 0)
+        rc = relay_s3_open(place, &store);
+    if (rc >= 0) {
+        rc = relay_open(announcer_place, &announcer);
+        if (rc < 0 && !(again && (rc == ERR_UNREACHABLE || rc == ERR_TIMEOUT))) {
+            relay_close(store);
+            rc = err_context(rc, "where objects are announced");
+        } else {
+            rc = relay_announced_open(store, announcer, announcer_place, out_relay);
+        }
+    }
+    explicit_bzero(announcer_place, sizeof announcer_place); /* a password may be in them */
+    explicit_bzero(&url, sizeof url);
+    return rc;
+}
+
+int relay_announced_check_s3(const char *place) {
+    char announcer[URL_BYTES];
+    S3Url url;
+    TRY(s3_url_parse(place, &url));
+    if (!url.announce[0])
+        return 0;
+    TRY(announcer_url(&url, announcer, sizeof announcer));
+    int rc = relay_check_url(announcer);
+    return rc < 0 ? err_context(rc, "where objects are announced") : 0;
 }

@@ -25,5 +25,10 @@
  * announcer_url (copied). */
 int relay_announced_open(Relay *take_store, Relay *take_announcer, const char *announcer_url,
                          Relay **out_relay);
+/* What follows "s3://" in a URL, with announce= or without (then it is relay_s3_open). again: as
+ * relay_open_again. */
+int relay_announced_open_s3(const char *place, bool again, Relay **out_relay);
+/* May a job name it? Asks nobody. ERR_ARGUMENT. */
+int relay_announced_check_s3(const char *place);
 
 #endif
