@@ -8,13 +8,15 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "tests/support/temp.h"
+
 /* Set it for the process; false when the system can neither give nor make one. */
 static inline bool german_set(void) {
     if (setlocale(LC_ALL, "de_DE.UTF-8") || setlocale(LC_ALL, "de_DE"))
         return true;
-    char folder[64] = "/tmp/german.XXXXXX";
+    char folder[64];
     char command[256];
-    if (!mkdtemp(folder))
+    if (temp_make(folder, sizeof folder, "german") < 0)
         return false;
     snprintf(command, sizeof command,
              "localedef -c -i de_DE -f UTF-8 %s/de_DE.UTF-8 >/dev/null 2>&1", folder);

@@ -8,6 +8,7 @@
 #include "coordinator/config.h"
 #include "core/err.h"
 #include "core/file.h"
+#include "tests/support/temp.h"
 
 static const char base[] =
     "{\"version\": 1, \"name\": \"job-1\","
@@ -375,12 +376,12 @@ Test(config, resolved_files_are_readable) {
 }
 
 Test(config, model_files_are_relative_to_the_job) {
-    char folder[] = "/tmp/funcpipe-test-XXXXXX";
+    char folder[64];
     char path[128];
     char job[1024];
     Model model;
     JobConfig config;
-    cr_assert_not_null(mkdtemp(folder));
+    cr_assert_eq(temp_make(folder, sizeof folder, "test"), 0);
     cr_assert_eq(parse_sets(NULL, 0, &config), 0);
     cJSON *root = model_to_json(&config.order.model);
     Buf text;
