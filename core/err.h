@@ -29,7 +29,7 @@
     X(ERR_AUTH, -13, 401, false, "the credentials were refused")                                   \
     X(ERR_INFEASIBLE, -14, 422, false, "no plan satisfies the limits")                             \
     X(ERR_DIVERGED, -15, 500, false, "the training diverged (loss or gradient not finite)")        \
-    X(ERR_SUPERSEDED, -16, 409, false, "a newer attempt of this worker has taken over")            \
+    X(ERR_SUPERSEDED, -16, 409, false, "another run of this worker has taken over")                \
     X(ERR_KILLED, -17, 500, true, "the worker was killed")                                         \
     X(ERR_UNSUPPORTED, -18, 501, false, "this build or device cannot do that")                     \
     X(ERR_WORKER, -19, 500, false, "a worker failed repeatedly")                                   \

@@ -72,6 +72,10 @@ Key key_fence(const KeySpace *space, int stage, int replica, int64_t attempt) {
     return make(SPACE "c/f.%d.%d.%lld", SPACE_OF(space), stage, replica, number(attempt));
 }
 
+Key key_run(const KeySpace *space, int stage, int replica, int64_t attempt) {
+    return make(SPACE "c/r.%d.%d.%lld", SPACE_OF(space), stage, replica, number(attempt));
+}
+
 Key key_heartbeat(const KeySpace *space, int stage, int replica) {
     return make(SPACE "n/h.%d.%d", SPACE_OF(space), stage, replica);
 }

@@ -13,6 +13,7 @@
  * written it); all workers' objects there: commit the manifest, then drop what is older
  *     KEY.I                      contribution I to the sum KEY (relay_add); no object of its own
  *     JOB/gGEN/c/f.S.R.A         fence: attempt A of worker S.R has been started
+ *     JOB/gGEN/c/r.S.R.A         mark of the one process that runs attempt A of worker S.R
  *     JOB/gGEN/n/h.S.R           heartbeat note          JOB/gGEN/n/control   control note
  *     JOB/gGEN/n/w.I             watermark note: a rising number that the relay must not forget
  *     JOB/claim.GEN              this generation number is taken (relay_put tells who was first)
@@ -48,6 +49,7 @@ Key key_norms(const KeySpace *space, int64_t step, int stage, int replica);
 Key key_eval(const KeySpace *space, int64_t step, int stage, int replica);
 Key key_saved(const KeySpace *space, int64_t step, int stage, int replica);
 Key key_fence(const KeySpace *space, int stage, int replica, int64_t attempt);
+Key key_run(const KeySpace *space, int stage, int replica, int64_t attempt);
 Key key_heartbeat(const KeySpace *space, int stage, int replica);
 Key key_control(const KeySpace *space);
 Key key_watermark(const KeySpace *space, int index);

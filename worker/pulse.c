@@ -1,14 +1,18 @@
 #include "worker/pulse.h"
 
+#include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/err.h"
 #include "core/text.h"
 
-enum { PULSE_TTL_BEATS = 50 };
+enum { PULSE_TTL_BEATS = 50, PULSE_TRIES = 4, PULSE_TRY_MS = 20, PULSE_MARK_BYTES = 24 };
 
 /* Resident memory from /proc/self/statm; 0 where it cannot be read. */
 static int64_t pulse_rss_bytes(void) {
@@ -130,6 +134,45 @@ static void *pulse_thread(void *arg) {
     return NULL;
 }
 
+/* 0: the mark there is ours; 1: it is another one's. */
+static int pulse_put_mark(Pulse *pulse, Key key, const char *mark) {
+    const int64_t deadline = clock_deadline_ms(pulse->order->wait_timeout_ms);
+    const Slice part = {mark, strlen(mark)};
+    char there[PULSE_MARK_BYTES] = "";
+    size_t bytes = 0;
+    int rc = 0;
+    int n_tries = 0;
+    do {
+        if (n_tries > 0) {
+            clock_sleep_until(clock_deadline_ms(PULSE_TRY_MS * n_tries));
+        }
+        rc = relay_put(pulse->relay, key.text, &part, 1, deadline);
+        if (rc == 1) { /* ours, too, where the answer to it was lost */
+            rc = relay_get(pulse->relay, key.text, there, sizeof there - 1, deadline, &bytes);
+        }
+    } while (rc < 0 && err_retry(rc) && rc != ERR_TIMEOUT && ++n_tries < PULSE_TRIES);
+    TRY(rc);
+    return there[0] != '\0' && strcmp(there, mark) != 0;
+}
+
+static int pulse_claim(Pulse *pulse) {
+    const Order *order = pulse->order;
+    char mark[PULSE_MARK_BYTES];
+    uint64_t random = 0;
+    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random) {
+        return err_errno(ERR_IO, errno, "drawing a mark");
+    }
+    snprintf(mark, sizeof mark, "%016" PRIx64, random);
+    int taken = pulse_put_mark(
+        pulse, key_run(&pulse->space, order->stage, order->replica, order->attempt), mark);
+    if (taken == 1) {
+        return err_set(ERR_SUPERSEDED,
+                       "attempt %lld of worker %d.%d is already running: its order came twice",
+                       (long long)order->attempt, order->stage, order->replica);
+    }
+    return taken;
+}
+
 int pulse_start(Pulse *pulse, const Order *order, Fetch *watched, Relay *take_relay) {
     memset(pulse, 0, sizeof *pulse);
     pulse->order = order;
@@ -146,6 +189,9 @@ int pulse_start(Pulse *pulse, const Order *order, Fetch *watched, Relay *take_re
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&pulse->lock, NULL);
     int rc = text_copy(pulse->space.job, sizeof pulse->space.job, order->job);
+    if (rc >= 0) {
+        rc = pulse_claim(pulse);
+    }
     if (rc >= 0 && pthread_create(&pulse->thread, NULL, pulse_thread, pulse) != 0) {
         rc = err_set(ERR_MEMORY, "the heartbeat's thread could not be started");
     }

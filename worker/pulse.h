@@ -1,6 +1,10 @@
 /* Pulse: the heartbeat thread of a worker. It writes the heartbeat note every heartbeat_ms, notices
  * that a newer attempt of the same worker has been started (its fence object is there), and, on the
- * leader, reads the control note. It touches nothing of the worker but this struct. */
+ * leader, reads the control note. It touches nothing of the worker but this struct.
+ *
+ * An order may be delivered twice. The process that comes first puts its mark into the relay and
+ * runs; the other one ends, without a trace: it would wait for objects that are dropped once the
+ * first one has passed them. */
 #ifndef FUNCPIPE_WORKER_PULSE_H
 #define FUNCPIPE_WORKER_PULSE_H
 
@@ -35,6 +39,7 @@ typedef struct Pulse {
     atomic_int decision;
 } Pulse;
 
+/* ERR_SUPERSEDED: this attempt is already running. */
 int pulse_start(Pulse *pulse, const Order *order, Fetch *watched, Relay *take_relay);
 /* From now on report the traffic of `fetch`, too, which must outlive pulse_stop. */
 void pulse_count(Pulse *pulse, Fetch *fetch);

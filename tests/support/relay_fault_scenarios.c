@@ -188,7 +188,7 @@ int relay_fault_each_operation_of_a_reduction_in_the_store(char *why, size_t why
     return sweep_reduction(REDUCE_IN_STORE, why, why_bytes);
 }
 
-/* No heartbeat, no fence, no control note: the work goes on. */
+/* The mark that the worker runs, then no heartbeat, no fence, no control note: the work goes on. */
 int relay_fault_pulse_that_never_gets_through(char *why, size_t why_bytes) {
     FaultRig rig;
     TRY(rig_init(&rig, NULL, why, why_bytes));
@@ -196,7 +196,7 @@ int relay_fault_pulse_that_never_gets_through(char *why, size_t why_bytes) {
     for (size_t kind = 0; kind < 5; kind++) {
         SimFault all[MAX_FAULTS];
         for (int32_t w = 0; w < rig.n_workers; w++) {
-            all[w] = rig_fault(&rig, w, SIM_HANDLE_PULSE, 0, every_kind[kind], 1 << 20);
+            all[w] = rig_fault(&rig, w, SIM_HANDLE_PULSE, 1, every_kind[kind], 1 << 20);
         }
         const SimFaults faults = {.faults = all, .n_faults = rig.n_workers};
         TRY(check_faults(&rig, &faults, 0, why, why_bytes));

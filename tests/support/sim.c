@@ -300,6 +300,9 @@ static int sim_conclude(Sim *sim) {
         return 0;
     }
     TRY(sim_drop_before(sim, sim->job->order.end_step + 1)); /* the last save's objects too */
+    char marks[RELAY_KEY_BYTES + 8]; /* of attempts: they stay as long as the generation */
+    snprintf(marks, sizeof marks, "%s/c", key.text);
+    TRY(relay_drop_one(sim->relay, marks, &dropped));
     TRY(relay_count(sim->relay, key.text, &result->n_left));
     return relay_drop_one(sim->relay, key.text, &dropped);
 }

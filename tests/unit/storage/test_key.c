@@ -22,6 +22,7 @@ Test(key, texts) {
     IS(key_eval(&space, 7, 1, 2), "mnist/g3/e7/v.1.2");
     IS(key_saved(&space, 7, 1, 2), "mnist/g3/t7/s.1.2");
     IS(key_fence(&space, 1, 2, 12), "mnist/g3/c/f.1.2.12");
+    IS(key_run(&space, 1, 2, 12), "mnist/g3/c/r.1.2.12");
     IS(key_heartbeat(&space, 1, 2), "mnist/g3/n/h.1.2");
     IS(key_control(&space), "mnist/g3/n/control");
     IS(key_watermark(&space, 2), "mnist/g3/n/w.2");
