@@ -49,7 +49,6 @@
     X(counters)                                                                                    \
     X(notes_last_wins)                                                                             \
     X(get_waits)                                                                                   \
-    X(interrupt_wakes)                                                                             \
     X(many_threads)                                                                                \
     X(writers_race)                                                                                \
     X(drop_under_a_waiter)                                                                         \
