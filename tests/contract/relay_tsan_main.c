@@ -29,12 +29,12 @@ static bool wanted(const char *name, int argc, char **argv) {
 
 int main(int argc, char **argv) {
     const RelayFactory *const factories[] = {
-        &relay_factory_mem,         &relay_factory_file,           &relay_factory_file_named,
-        &relay_factory_faulty,      &relay_factory_delayed,        &relay_factory_redis_plain,
-        &relay_factory_redis_small, &relay_factory_redis_password, &relay_factory_redis_two,
-        &relay_factory_redis_tls,   &relay_factory_redis_sum,      &relay_factory_redis_sum_two,
-        &relay_factory_s3_plain,    &relay_factory_s3_swift,       &relay_factory_redis_slow,
-        &relay_factory_s3_slow};
+        &relay_factory_mem,          &relay_factory_file,           &relay_factory_file_named,
+        &relay_factory_faulty,       &relay_factory_delayed,        &relay_factory_redis_plain,
+        &relay_factory_redis_small,  &relay_factory_redis_password, &relay_factory_redis_two,
+        &relay_factory_redis_tls,    &relay_factory_redis_slow,     &relay_factory_s3_plain,
+        &relay_factory_s3_announced, &relay_factory_s3_swift,       &relay_factory_s3_slow,
+        &relay_factory_s3_busy};
     int n_failed = 0;
     int n_run = 0;
     for (size_t f = 0; f < sizeof factories / sizeof factories[0]; f++) {

@@ -103,13 +103,11 @@ extern const RelayFactory relay_factory_file;       /* in /dev/shm, else in the 
 extern const RelayFactory relay_factory_file_named; /* as where O_TMPFILE is unknown */
 extern const RelayFactory relay_factory_faulty;     /* over mem, without a fault */
 extern const RelayFactory relay_factory_delayed;    /* over mem, answers come late */
-/* Over real Redis servers: nothing special; a password and database 3; TLS with a client's
- * certificate; values of at most 1 MiB; two servers. */
+/* Over real Redis servers: nothing special; a password, database 3 and our module; TLS with a
+ * client's certificate; values of at most 1 MiB; two servers with our module. */
 extern const RelayFactory relay_factory_redis_plain, relay_factory_redis_password,
     relay_factory_redis_tls, relay_factory_redis_small, relay_factory_redis_two;
-/* With our module: one server, and two. */
-extern const RelayFactory relay_factory_redis_sum, relay_factory_redis_sum_two;
-/* With it, and milliseconds away. */
+/* With our module, and milliseconds away. */
 extern const RelayFactory relay_factory_redis_slow;
 /* Over a real S3 store: nothing special; a prefix of odd characters; the bucket as part of the
  * host's name; TLS; objects announced in Redis; a store without conditional puts, in a program of
