@@ -39,6 +39,9 @@
     X(every_form_of_the_reduction_gives_the_same_bits)                                             \
     X(every_form_of_the_reduction_survives_kills)                                                  \
     X(a_16_bit_wire_is_near_and_repeats)                                                           \
+    /* semantics_device.c: programs with a split backward, devices that do their work later */     \
+    X(split_backward_gives_the_bits_of_a_whole_one)                                                \
+    X(split_backward_with_recompute_gives_the_bits_of_a_whole_one)                                 \
     /* semantics_resume.c: checkpoints, cuts, messages of others */                                \
     X(learning_rate_goes_on_after_a_resume)                                                        \
     X(adamw_state_resumes_under_another_cut)                                                       \

@@ -16,6 +16,9 @@ typedef struct SimJob {
     char schedule[32];
     int32_t warmup, hoist;
     int64_t wait_ms; /* deadline for everything */
+    /* (n_stages) what each stage computes in a training step ("F0 F1 I0 I1 W0 W1"), instead of the
+     * schedule's; a stage with replicas cannot have that. NULL: the schedule's. Borrowed. */
+    const char *const *compute;
 } SimJob;
 
 /* Small models on generated data: "mlp", "cnn", "tiny_gpt". Sets defaults: 24 samples, batch 8,

@@ -151,6 +151,23 @@ int sim_job_resume(SimJob *job, const char *store, int64_t step) {
     return text_copy(job->order.resume_path, sizeof job->order.resume_path, path);
 }
 
+/* As schedule_build, of what the job says that the stage computes. */
+static int sim_build(const SimJob *job, const ScheduleSpec *spec, const Stage *stage,
+                     Program *out_program) {
+    Program compute;
+    const char *text = job->compute[stage->index];
+    program_init(out_program);
+    TRY(program_parse("compute", text, strlen(text), stage->index, &compute));
+    int rc = spec->recompute ? program_recompute(&compute, stage->index) : 0;
+    if (rc >= 0) {
+        rc = program_lower(stage, &compute, out_program);
+    }
+    program_done(&compute);
+    TRY(rc);
+    TRY(program_hoist(out_program, spec->hoist));
+    return program_link(out_program);
+}
+
 int sim_programs(const SimJob *job, int32_t stage_index, int32_t replica, Program *out_train,
                  Program *out_eval) {
     const PlanSpec *plan = &job->order.plan;
@@ -159,8 +176,10 @@ int sim_programs(const SimJob *job, int32_t stage_index, int32_t replica, Progra
         .warmup = job->warmup, .recompute = plan->recompute[stage_index], .hoist = job->hoist};
     TRY(text_copy(spec.name, sizeof spec.name, job->schedule));
     TRY(stage_init(&stage, &job->order.model, plan->ends, plan->n_stages, stage_index));
-    int rc = schedule_build(&spec, &stage, replica, plan->replicas[stage_index], plan->n_micro,
-                            out_train);
+    int rc = job->compute != NULL
+                 ? sim_build(job, &spec, &stage, out_train)
+                 : schedule_build(&spec, &stage, replica, plan->replicas[stage_index],
+                                  plan->n_micro, out_train);
     if (rc >= 0) {
         rc = schedule_build_eval(&spec, &stage, replica, plan->replicas[stage_index], plan->n_micro,
                                  out_eval);
