@@ -223,6 +223,11 @@ static int cpu_event_record(Event *event, Stream *stream) {
     return 0;
 }
 
+static int cpu_event_sync(Event *event) {
+    (void)event;
+    return 0;
+}
+
 static int cpu_stream_wait(Stream *stream, Event *event) {
     (void)stream, (void)event;
     return 0;
@@ -256,6 +261,7 @@ const DeviceOps *cpu_device_ops(void) {
         .event_open = cpu_event_open,
         .event_close = cpu_event_close,
         .event_record = cpu_event_record,
+        .event_sync = cpu_event_sync,
         .stream_wait = cpu_stream_wait,
         .copy = cpu_stream_copy,
         .fill_zero = cpu_fill_zero,

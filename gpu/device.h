@@ -4,8 +4,14 @@
  * The unit of work is an Op: one layer of the model opened for a device, with everything it needs
  * (oneDNN primitives, later cuDNN plans) created beforehand for every row count it will meet, so
  * that running it allocates nothing. What an op needs from its caller is told in OpNeeds; the
- * caller owns all memory. Work is queued on a Stream; the host may read results after stream_sync
- * or through an event. The CPU device finishes before it returns.
+ * caller owns all memory.
+ *
+ * Work is queued on a Stream and done in the order of the calls; what a call is told by pointer to
+ * args is taken before it returns, all memory that it names is in use until the work is done. The
+ * host may touch that memory (results, sums in host memory, buffers copied from) after stream_sync,
+ * or after event_sync on an event recorded behind; another stream after stream_wait on such an
+ * event. An error of queued work is that of a later call on the stream. The CPU device finishes
+ * before it returns.
  *
  * Layout: inside a stage a value lies in the device's own layout, which depends only on the value's
  * per-sample shape and the device (never on the cut); on the wire and in files it is plain
@@ -96,7 +102,9 @@ typedef struct UpdateArgs {
 
 typedef struct DeviceOps {
     const char *name; /* "cpu" */
-    bool host_memory; /* device memory is host memory: plain values may lie in staging buffers */
+    bool host_memory; /* device memory is host memory and calls return when their work is done:
+                         plain values may lie in staging buffers. Else the host reads and writes
+                         device memory by copy and value_to/from_plain only */
     int (*open)(const DeviceConfig *config, Device **out_device);
     void (*close)(Device *device);
     /* "avx512_core": what the plan records and DeviceConfig.isa pins. */
@@ -114,8 +122,11 @@ typedef struct DeviceOps {
     int (*stream_sync)(Stream *stream);
     int (*event_open)(Device *device, Event **out_event);
     void (*event_close)(Event *event);
+    /* An event stands for the work that its stream held when it was last recorded; never recorded:
+     * for none. One thread may record it while others wait for it. */
     int (*event_record)(Event *event, Stream *stream);
-    int (*stream_wait)(Stream *stream, Event *event);
+    int (*event_sync)(Event *event);                  /* the host waits */
+    int (*stream_wait)(Stream *stream, Event *event); /* later work on the stream waits */
     int (*copy)(Stream *stream, void *dst, const void *src, size_t bytes); /* any direction */
     int (*fill_zero)(Stream *stream, void *dst, size_t bytes);
 

@@ -111,6 +111,12 @@ void layers_close(Layers *layers) {
     for (int32_t p = 0; layers->out != NULL && p < layers->setup.stage->n_out; p++) {
         layers_close_port(&layers->out[p], layers->n_variants);
     }
+    for (int32_t s = 0; layers->loaded != NULL && s < layers->setup.n_slots; s++) {
+        if (layers->loaded[s] != NULL) {
+            layers->setup.ops->event_close(layers->loaded[s]);
+        }
+    }
+    free(layers->loaded);
     if (layers->staging != NULL) {
         layers->setup.ops->host_free(layers->setup.device, layers->staging);
     }
@@ -154,6 +160,18 @@ static int layers_bind_params(Layers *layers, Params *params) {
     return 0;
 }
 
+static int layers_open_events(Layers *layers) {
+    const LayersSetup *setup = &layers->setup;
+    layers->loaded = calloc((size_t)setup->n_slots + 1, sizeof *layers->loaded);
+    if (layers->loaded == NULL) {
+        return err_set(ERR_MEMORY, "the events of %d slots", setup->n_slots);
+    }
+    for (int32_t s = 0; s < setup->n_slots; s++) {
+        TRY(setup->ops->event_open(setup->device, &layers->loaded[s]));
+    }
+    return 0;
+}
+
 int layers_bind(Layers *layers, const Slab *slab, void *base, Params *params) {
     layers->n_areas = slab->n_areas;
     layers->area_offsets = calloc((size_t)slab->n_areas + 1, sizeof *layers->area_offsets);
@@ -171,6 +189,7 @@ int layers_bind(Layers *layers, const Slab *slab, void *base, Params *params) {
     TRY(layers->setup.ops->host_alloc(
         layers->setup.device, (size_t)layers->setup.n_slots * layers->staging_bytes + 1, &staging));
     layers->staging = staging;
+    TRY(layers_open_events(layers));
     return layers_bind_params(layers, params);
 }
 
@@ -269,6 +288,7 @@ static int layers_load(Layers *layers, Stream *stream, MicroPlace place, int32_t
     const int32_t values[] = {MODEL_VALUE_INPUT, MODEL_VALUE_TARGET};
     const bool reads[] = {stage->reads_input, stage->reads_target};
     const Home *plains[] = {&layers->input_plain, &layers->target_plain};
+    TRY(ops->event_sync(layers->loaded[slot])); /* what lay there before has been copied */
     for (int k = 0; k < 2; k++) {
         if (!reads[k]) {
             continue;
@@ -282,7 +302,7 @@ static int layers_load(Layers *layers, Stream *stream, MicroPlace place, int32_t
             TRY(ops->value_from_plain(stream, v->dtype, &v->shape, place.rows, home, plain));
         }
     }
-    return 0;
+    return ops->event_record(layers->loaded[slot], stream);
 }
 
 /* Bring received activations into device layout. */
@@ -326,13 +346,12 @@ static int layers_note_time(const Layers *layers, Stream *stream, int64_t *ns, i
 static int layers_run_forward(Layers *layers, Stream *stream, MicroPlace place, int32_t slot,
                               bool recompute) {
     OpArgs step_args = layers_args(layers, place);
-    LossSums scrap = {0};
     const int64_t after = layers_micros_after(layers, place);
     for (int32_t i = 0; i < layers->n_local; i++) {
         const LocalLayer *local = &layers->local[i];
         OpArgs args = step_args;
         layers_fill_args(layers, i, place, slot, &args);
-        args.loss = recompute ? &scrap : &layers->loss;
+        args.loss = recompute ? &layers->scrap : &layers->loss;
         if (local->layer->kind == LAYER_BATCHNORM) {
             args.statistic_decay = pow(1.0 - (double)local->layer->attr.momentum, (double)after);
             args.accumulate = layers->n_forward > 0;

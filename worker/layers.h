@@ -46,7 +46,8 @@ int layers_bind(Layers *layers, const Slab *slab, void *base, Params *params);
 
 /* Compute thread: start a step's accumulation. loss_scale = 1 / valid targets of the batch. */
 void layers_begin_step(Layers *layers, int64_t step, double loss_scale);
-const LossSums *layers_loss(const Layers *layers); /* of the step (or evaluation) so far */
+/* Of the step (or evaluation) so far, as far as queued work is done. */
+const LossSums *layers_loss(const Layers *layers);
 void layers_reset_loss(Layers *layers);
 /* Run one pass of a micro-batch that lies in `slot`. C: forward again, statistics untouched. */
 int layers_forward(Layers *layers, Stream *stream, MicroPlace place, int32_t slot);

@@ -97,8 +97,10 @@ struct Layers {
     int64_t step;
     double loss_scale;
     int32_t n_forward, n_backward; /* micro-batches done in this step */
+    Event **loaded;                /* (n_slots) behind the copies of the slot's loaded data */
     LossSums loss;
-    int64_t *forward_ns, *backward_ns;                              /* layers_time */
+    LossSums scrap;                    /* what a second forward adds up */
+    int64_t *forward_ns, *backward_ns; /* layers_time */
     int (*backward_done)(void *ctx, int32_t layer, Stream *stream); /* layers_on_backward */
     void *backward_ctx;
 };

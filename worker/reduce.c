@@ -393,15 +393,15 @@ int reduce_layer(Reduce *reduce, Stream *stream, int32_t layer) {
 
 static int reduce_gradients(Reduce *reduce, Stream *stream, int64_t *bytes) {
     TRY(reduce_layer(reduce, stream, 0));
-    if (reduce->transfers == NULL) {
-        return 0;
+    if (reduce->transfers != NULL) {
+        TRY(transfers_wait(reduce->transfers, bytes));
     }
-    TRY(transfers_wait(reduce->transfers, bytes));
     for (int32_t i = 0; i < reduce->n_parts; i++) {
         if (reduce->parts[i].exchange != NULL) {
             TRY(reduce_read(reduce, stream, &reduce->parts[i]));
         }
     }
+    /* The loss, too, is there then, and no slot is in use. */
     return reduce->setup.ops->stream_sync(stream);
 }
 

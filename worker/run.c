@@ -8,6 +8,7 @@
 #include "core/clock.h"
 #include "worker/layers.h"
 #include "worker/pulse.h"
+#include "worker/queued.h"
 #include "worker/reduce.h"
 #include "worker/save.h"
 #include "worker/trace.h"
@@ -24,6 +25,7 @@ typedef struct Worker {
     const DeviceOps *ops;
     Device *device;
     Stream *streams[QUEUE_N];
+    Queued train_queued, eval_queued;
     Fetch fetches[QUEUE_N];
     Data data;
     Params params;
@@ -53,6 +55,10 @@ static FetchPeer run_peer(const Worker *worker, const Instr *instr) {
     return (FetchPeer){instr->peer, order_micro_owner(replicas, instr->micro)};
 }
 
+static const Queued *run_queued(const Worker *worker) {
+    return worker->evaluating ? &worker->eval_queued : &worker->train_queued;
+}
+
 static int run_transfer(Worker *worker, const Instr *instr, int64_t step, MicroPlace place,
                         int64_t *bytes) {
     FetchBlob blob;
@@ -60,7 +66,10 @@ static int run_transfer(Worker *worker, const Instr *instr, int64_t step, MicroP
     Stream *stream = worker->streams[QUEUE_PUBLISH];
     const KeyPlace at = run_key_place(worker, step);
     const int stage = instr->stage, peer = instr->peer, micro = instr->micro;
+    const Queued *queued = run_queued(worker);
     int rc;
+    TRY(program_queue(instr->op) == QUEUE_PUBLISH ? queued_wait(queued, instr, stream)
+                                                  : queued_sync(queued, instr));
     switch (instr->op) {
     case INSTR_FETCH_ACT:
         TRY(layers_act_in(worker->layers, peer, place.rows, instr->slot, &blob));
@@ -190,7 +199,8 @@ static int run_instr(void *ctx, const Instr *instr, int64_t step, int64_t *bytes
         TRY(run_begin_step(worker, step));
         worker->begun_step = step;
     }
-    return run_compute(worker, instr, step, place, bytes);
+    TRY(run_compute(worker, instr, step, place, bytes));
+    return queued_record(run_queued(worker), instr, worker->streams[QUEUE_COMPUTE]);
 }
 
 static int run_step_end(void *ctx, int64_t step) {
@@ -334,13 +344,17 @@ static int run_open_memory(Worker *worker) {
 static int run_open_device(Worker *worker) {
     const DeviceConfig config = {.threads = worker->order->plan.threads,
                                  .isa = worker->order->plan.isa};
-    TRY(device_find(worker->order->plan.device, &worker->ops));
+    const char *name = worker->order->plan.device;
+    TRY(worker->env->find_device != NULL
+            ? worker->env->find_device(worker->env->ctx, name, &worker->ops)
+            : device_find(name, &worker->ops));
     TRY(worker->ops->open(&config, &worker->device));
     TRY(worker->ops->bind_thread(worker->device));
     for (int q = 0; q < QUEUE_N; q++) {
         TRY(worker->ops->stream_open(worker->device, &worker->streams[q]));
     }
-    return 0;
+    TRY(queued_open(&worker->train_queued, worker->ops, worker->device, &worker->train));
+    return queued_open(&worker->eval_queued, worker->ops, worker->device, &worker->eval);
 }
 
 static int run_load_state(Worker *worker) {
@@ -377,6 +391,11 @@ static int run_open(Worker *worker) {
 }
 
 static void run_close(Worker *worker) {
+    for (int q = 0; q < QUEUE_N; q++) { /* nothing is taken away that queued work uses */
+        if (worker->streams[q] != NULL) {
+            (void)worker->ops->stream_sync(worker->streams[q]);
+        }
+    }
     save_close(worker->save);
     vm_close(worker->train_vm);
     vm_close(worker->eval_vm);
@@ -385,6 +404,8 @@ static void run_close(Worker *worker) {
     params_done(&worker->params);
     data_close(&worker->data);
     slab_done(&worker->slab);
+    queued_close(&worker->train_queued);
+    queued_close(&worker->eval_queued);
     for (int q = 0; q < QUEUE_N; q++) {
         fetch_done(&worker->fetches[q]);
         if (worker->streams[q] != NULL) {
@@ -416,6 +437,8 @@ static int run_evaluate(Worker *worker, int64_t step) {
     int rc = vm_run(worker->eval_vm, 0, n_batches);
     worker->evaluating = false;
     TRY(rc);
+    /* The sums are there then; and training's fetches know nothing of what this has queued. */
+    TRY(worker->ops->stream_sync(worker->streams[QUEUE_COMPUTE]));
     TRY(data_check(&worker->data, true));
     if (worker->stage.has_loss) {
         TRY(reduce_publish_eval(worker->reduce, step, layers_loss(worker->layers)));

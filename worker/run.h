@@ -8,6 +8,7 @@
 #include "core/order.h"
 #include "core/program.h"
 #include "core/report.h"
+#include "gpu/device.h"
 #include "storage/relay.h"
 
 typedef struct WorkerEnv {
@@ -19,6 +20,9 @@ typedef struct WorkerEnv {
      * kill would. eval: it is of the evaluation program, and `step` is the batch. For tests; NULL
      * otherwise. */
     int (*before)(void *ctx, const Instr *instr, int64_t step, bool eval);
+    /* The device's table by its name, called on the thread that computes. NULL: device_find. For
+     * tests. */
+    int (*find_device)(void *ctx, const char *name, const DeviceOps **out_ops);
     /* One line for people ("save of step 100 failed once: ...; trying again"). NULL: dropped. */
     void (*say)(void *ctx, const char *line);
 } WorkerEnv;

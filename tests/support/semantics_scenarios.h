@@ -42,6 +42,9 @@
     /* semantics_device.c: programs with a split backward, devices that do their work later */     \
     X(split_backward_gives_the_bits_of_a_whole_one)                                                \
     X(split_backward_with_recompute_gives_the_bits_of_a_whole_one)                                 \
+    X(device_with_its_own_memory_that_works_later_gives_the_same_bits)                             \
+    X(device_that_works_later_gives_the_same_bits_where_little_waits)                              \
+    X(device_that_works_later_gives_the_same_bits_with_a_split_backward)                           \
     /* semantics_resume.c: checkpoints, cuts, messages of others */                                \
     X(learning_rate_goes_on_after_a_resume)                                                        \
     X(adamw_state_resumes_under_another_cut)                                                       \

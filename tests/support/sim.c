@@ -130,6 +130,12 @@ static int sim_before(void *ctx, const Instr *instr, int64_t step, bool eval) {
     return instr->micro >= 0 ? sim_note_use(worker, at, step, eval) : 0;
 }
 
+static int sim_find_device(void *ctx, const char *name, const DeviceOps **out_ops) {
+    const SimWorker *worker = ctx;
+    DeferredSetup *setup = worker->sim->job->device;
+    return setup != NULL ? device_deferred_find(setup, name, out_ops) : device_find(name, out_ops);
+}
+
 /* ---- a worker's life ---- */
 
 /* The run has failed: let those who wait find that they were replaced, and the conductor wake. */
@@ -178,7 +184,10 @@ static void sim_begin_attempt(SimWorker *worker) {
 
 static void *sim_worker_thread(void *arg) {
     SimWorker *worker = arg;
-    const WorkerEnv env = {.ctx = worker, .open_relay = sim_open_relay, .before = sim_before};
+    const WorkerEnv env = {.ctx = worker,
+                           .open_relay = sim_open_relay,
+                           .before = sim_before,
+                           .find_device = sim_find_device};
     for (;;) {
         WorkerResult result;
         sim_begin_attempt(worker);

@@ -8,6 +8,7 @@
 #include "core/program.h"
 #include "core/report.h"
 #include "storage/relay_faulty.h"
+#include "tests/support/device_deferred.h"
 
 enum { SIM_MAX_STEPS = 256, SIM_MAX_WORKERS = 32, SIM_MAX_EVALS = 64, SIM_MAX_HANDLES = 12 };
 
@@ -19,6 +20,7 @@ typedef struct SimJob {
     /* (n_stages) what each stage computes in a training step ("F0 F1 I0 I1 W0 W1"), instead of the
      * schedule's; a stage with replicas cannot have that. NULL: the schedule's. Borrowed. */
     const char *const *compute;
+    DeferredSetup *device; /* NULL: the CPU's. Borrowed */
 } SimJob;
 
 /* Small models on generated data: "mlp", "cnn", "tiny_gpt". Sets defaults: 24 samples, batch 8,

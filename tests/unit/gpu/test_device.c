@@ -78,6 +78,7 @@ Test(device, memory) {
     Event *event;
     OK(c.ops->event_open(c.device, &event));
     OK(c.ops->event_record(event, c.stream));
+    OK(c.ops->event_sync(event));
     OK(c.ops->stream_wait(c.stream, event));
     c.ops->event_close(event);
     c.ops->stream_close(c.stream);
