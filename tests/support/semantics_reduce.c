@@ -2,7 +2,9 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "core/clock.h"
 #include "core/err.h"
+#include "storage/key.h"
 #include "tests/support/semantics_scenarios.h"
 #include "tests/support/sim_check.h"
 
@@ -124,5 +126,65 @@ int semantics_a_16_bit_wire_is_near_and_repeats(char *why, size_t why_bytes) {
         sim_result_done(&half);
         sim_job_done(&job);
     }
+    return 0;
+}
+
+/* ---- while the last backward runs ---- */
+
+typedef struct EarlyPart {
+    RelayMemStore *store;
+    KeySpace space;
+    int64_t first_row;  /* of every replica's last micro-batch, or before it */
+    atomic_int n_found; /* parts that were there before a last backward's last layer */
+} EarlyPart;
+
+/* In front of the first layer's backward of each replica's last micro-batch: the later layers'
+ * gradients are final, so both replicas' first parts of the sum must appear, however long this
+ * backward takes. */
+static int expect_parts(void *ctx, int32_t layer, OpPass pass, const OpArgs *args) {
+    EarlyPart *early = ctx;
+    Relay *relay = NULL;
+    char bytes[4096];
+    size_t n = 0;
+    int rc = 0;
+    if (layer != 0 || pass != OP_BACKWARD_WEIGHT || args->first_row < early->first_row) {
+        return 0;
+    }
+    TRY(relay_mem_open(early->store, &relay));
+    for (int32_t replica = 0; replica < 2 && rc >= 0; replica++) {
+        const Key sum = key_sum(&early->space, args->step, 'r', 0, 0);
+        const Key part = key_part(sum.text, replica);
+        rc = relay_get(relay, part.text, bytes, sizeof bytes, clock_deadline_ms(20000), &n);
+        if (rc < 0) {
+            rc = err_set(ERR_INTERNAL, "'%s' is not put before the last backward ends", part.text);
+        }
+    }
+    relay_close(relay);
+    atomic_fetch_add(&early->n_found, rc >= 0);
+    return rc;
+}
+
+int semantics_a_part_of_a_sum_is_put_while_the_last_backward_runs(char *why, size_t why_bytes) {
+    SimJob job;
+    SimResult behind;
+    EarlyPart early = {.first_row = 4};
+    DeferredSetup device = {.ctx = &early, .before_op = expect_parts};
+    EXPECT(sim_job_init(&job, "mlp") == 0, "%s", err_text());
+    job.order.plan.replicas[0] = 2; /* micro-batches 0 and 2, 1 and 3, of 2 rows each */
+    sim_job_steps(&job, 3, 2);
+    job.order.plan.reduce = (ReduceSpec){.form = REDUCE_WHOLE, .chunk_bytes = 1 << 20};
+    TRY(sim_check_run(&job, NULL, &behind, why, why_bytes)); /* one part: behind the last layer */
+    job.order.plan.reduce.chunk_bytes = 256;
+    EXPECT(relay_mem_store_open(&early.store) == 0, "%s", err_text());
+    const SimFaults faults = {.store = early.store};
+    snprintf(early.space.job, sizeof early.space.job, "%s", job.order.job);
+    early.space.generation = job.order.generation;
+    job.device = &device;
+    TRY(sim_check_same(&job, &faults, &behind, "in parts", NULL, why, why_bytes));
+    EXPECT(atomic_load(&early.n_found) == 2 * 3, "found in %d last backwards, not in 6",
+           atomic_load(&early.n_found));
+    relay_mem_store_close(early.store);
+    sim_result_done(&behind);
+    sim_job_done(&job);
     return 0;
 }

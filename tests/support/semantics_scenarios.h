@@ -38,6 +38,7 @@
     /* semantics_reduce.c: forms of the reduction */                                               \
     X(every_form_of_the_reduction_gives_the_same_bits)                                             \
     X(every_form_of_the_reduction_survives_kills)                                                  \
+    X(a_part_of_a_sum_is_put_while_the_last_backward_runs)                                         \
     X(a_16_bit_wire_is_near_and_repeats)                                                           \
     /* semantics_device.c: programs with a split backward, devices that do their work later */     \
     X(split_backward_gives_the_bits_of_a_whole_one)                                                \
