@@ -14,7 +14,7 @@
 #include "worker/trace.h"
 #include "worker/vm.h"
 
-enum { RUN_TRACE_RECORDS = 1 << 17, RUN_RECORDS = 1 << 10 };
+enum { RUN_TRACE_RECORDS = 1 << 17 };
 
 typedef struct Worker {
     const Order *order;
@@ -385,9 +385,9 @@ static int run_open(Worker *worker) {
     TRY(save_open(order, &worker->stage, &worker->params, worker->env, relay, &worker->save));
     pulse_count(&worker->pulse, save_fetch(worker->save));
     TRY(run_open_reduce(worker));
-    TRY(vm_open(&worker->train, &host,
-                order->trace_path[0] != '\0' ? RUN_TRACE_RECORDS : RUN_RECORDS, &worker->train_vm));
-    return order->has_eval ? vm_open(&worker->eval, &host, 0, &worker->eval_vm) : 0;
+    const int32_t n_records = order->trace_path[0] != '\0' ? RUN_TRACE_RECORDS : 0;
+    TRY(vm_open(&worker->train, &host, n_records, &worker->train_vm));
+    return order->has_eval ? vm_open(&worker->eval, &host, n_records, &worker->eval_vm) : 0;
 }
 
 static void run_close(Worker *worker) {
@@ -433,6 +433,7 @@ static int run_evaluate(Worker *worker, int64_t step) {
     TRY(pulse_set_vm(&worker->pulse, worker->eval_vm, false));
     worker->evaluating = true;
     worker->eval_step = step;
+    vm_label(worker->eval_vm, step);
     layers_begin_step(worker->layers, step, 0.0);
     int rc = vm_run(worker->eval_vm, 0, n_batches);
     worker->evaluating = false;
@@ -479,25 +480,54 @@ static int run_slice(Worker *worker) {
     return save_wait(worker->save);
 }
 
-static int run_write_trace(const Worker *worker) {
+/* What one interpreter has recorded; nothing where it was never opened. */
+static int run_trace_part(const Vm *vm, const Program *program, bool eval, TracePart *out_part) {
     VmRecord *records = calloc(RUN_TRACE_RECORDS, sizeof *records);
     if (records == NULL) {
         return err_set(ERR_MEMORY, "the trace does not fit into memory");
     }
-    int32_t n = vm_records(worker->train_vm, records, RUN_TRACE_RECORDS);
+    const int32_t n = vm != NULL ? vm_records(vm, records, RUN_TRACE_RECORDS) : 0;
+    *out_part = (TracePart){.program = program,
+                            .records = records,
+                            .n_records = n,
+                            .n_dropped = vm != NULL ? vm_executed(vm) - n : 0,
+                            .eval = eval};
+    return 0;
+}
+
+static int run_write_trace(const Worker *worker) {
     const Order *order = worker->order;
+    TracePart parts[TRACE_MAX_PARTS] = {0};
+    Traffic traffic = {0};
     int32_t number = order->replica;
     for (int32_t s = 0; s < order->stage; s++) {
         number += order->plan.replicas[s];
     }
-    Traffic traffic = {0};
     for (int i = 0; i < worker->pulse.n_counted; i++) {
         fetch_traffic(worker->pulse.counted[i], &traffic);
     }
-    int rc = trace_write(order->trace_path, &worker->train, records, n, &traffic, order->stage,
-                         order->replica, number);
-    free(records);
+    int rc = run_trace_part(worker->train_vm, &worker->train, false, &parts[0]);
+    if (rc >= 0) {
+        rc = run_trace_part(worker->eval_vm, &worker->eval, true, &parts[1]);
+    }
+    if (rc >= 0) {
+        rc = trace_write(order->trace_path, parts, 2, &traffic, order->stage, order->replica,
+                         number);
+    }
+    free((void *)parts[0].records);
+    free((void *)parts[1].records);
     return rc;
+}
+
+/* What a failed attempt did is what one wants to see; its error stays the first. */
+static int run_end_trace(const Worker *worker, int rc) {
+    ErrNote note;
+    if (worker->order->trace_path[0] == '\0' || worker->train_vm == NULL) {
+        return rc;
+    }
+    err_copy(&note);
+    int written = run_write_trace(worker);
+    return rc < 0 ? err_restore(&note) : written;
 }
 
 int worker_run(const Order *order, const WorkerEnv *env, WorkerResult *out_result) {
@@ -517,9 +547,7 @@ int worker_run(const Order *order, const WorkerEnv *env, WorkerResult *out_resul
     if (rc >= 0) {
         rc = run_slice(worker);
     }
-    if (rc >= 0 && order->trace_path[0] != '\0') {
-        rc = run_write_trace(worker);
-    }
+    rc = run_end_trace(worker, rc);
     memset(out_result, 0, sizeof *out_result);
     out_result->code = rc < 0 ? rc : 0;
     out_result->step = worker->step;

@@ -47,7 +47,8 @@ struct Vm {
     ErrNote note; /* when failed; between runs, the pending abort's */
     VmTotals totals;
     VmRecord *records; /* (record_mask + 1) ring */
-    int64_t record_mask, n_recorded;
+    int64_t record_mask, n_executed;
+    int64_t label;
 };
 
 static int check_program(const Program *program) {
@@ -226,7 +227,8 @@ static void finish_instr(Lane *lane, const VmRecord *record) {
                   other->awaited_step <= record->step;
     }
     if (vm->records)
-        vm->records[vm->n_recorded++ & vm->record_mask] = *record;
+        vm->records[vm->n_executed & vm->record_mask] = *record;
+    vm->n_executed++;
     if (lane->queue == QUEUE_COMPUTE)
         vm->totals.busy_ns += record->end_ns - record->start_ns;
     pthread_mutex_unlock(&vm->mutex);
@@ -239,7 +241,8 @@ static void finish_instr(Lane *lane, const VmRecord *record) {
 /* False: the lane ends here. */
 static bool run_instr(Lane *lane, int32_t index, int64_t step) {
     Vm *vm = lane->vm;
-    VmRecord record = {.step = step, .instr = index, .queue = (int32_t)lane->queue};
+    VmRecord record = {
+        .step = step, .instr = index, .queue = (int32_t)lane->queue, .label = vm->label};
     if (!begin_instr(lane, step, &record))
         return false;
     int rc = vm->host.run(vm->host.ctx, &vm->program->instrs[index], step, &record.bytes);
@@ -407,6 +410,11 @@ int vm_run(Vm *vm, int64_t first_step, int64_t end_step) {
     return end_run(vm);
 }
 
+void vm_label(Vm *vm, int64_t label) {
+    assert(!vm->running);
+    vm->label = label;
+}
+
 void vm_totals(const Vm *vm, VmTotals *out_totals) {
     Vm *self = (Vm *)vm; /* the mutex is all that changes */
     int64_t now = clock_now_ns();
@@ -450,11 +458,19 @@ int32_t vm_records(const Vm *vm, VmRecord *out_records, int32_t max_n) {
         return 0;
     Vm *self = (Vm *)vm; /* the mutex is all that changes */
     pthread_mutex_lock(&self->mutex);
-    int64_t kept = vm->n_recorded <= vm->record_mask ? vm->n_recorded : vm->record_mask + 1;
+    int64_t kept = vm->n_executed <= vm->record_mask ? vm->n_executed : vm->record_mask + 1;
     int64_t n = kept < max_n ? kept : max_n; /* the newest */
     for (int64_t i = 0; i < n; i++)
-        out_records[i] = vm->records[(vm->n_recorded - n + i) & vm->record_mask];
+        out_records[i] = vm->records[(vm->n_executed - n + i) & vm->record_mask];
     pthread_mutex_unlock(&self->mutex);
     qsort(out_records, (size_t)n, sizeof *out_records, compare_starts);
     return (int32_t)n;
+}
+
+int64_t vm_executed(const Vm *vm) {
+    Vm *self = (Vm *)vm; /* the mutex is all that changes */
+    pthread_mutex_lock(&self->mutex);
+    int64_t n = vm->n_executed;
+    pthread_mutex_unlock(&self->mutex);
+    return n;
 }

@@ -30,6 +30,7 @@ typedef struct VmRecord { /* one executed instruction */
     int64_t wait_ns; /* waited for dependencies before start */
     int32_t instr;   /* index in the program */
     int32_t queue;
+    int64_t label; /* of its run */
 } VmRecord;
 
 typedef struct VmTotals {
@@ -47,11 +48,15 @@ void vm_close(Vm *vm);
 /* Run steps [first_step, end_step). Returns 0 when all ran, 1 when step_end ended it, or the error,
  * whose note is the calling thread's. After an error or an early end it may be run again. */
 int vm_run(Vm *vm, int64_t first_step, int64_t end_step);
+/* Between runs: what the records of later runs are to be labelled with (0 before). */
+void vm_label(Vm *vm, int64_t label);
 /* Thread-safe, approximate while running. */
 void vm_totals(const Vm *vm, VmTotals *out_totals);
 /* Thread-safe: make vm_run end with this error soon (the heartbeat found a newer attempt, ...). */
 void vm_abort(Vm *vm, int code, const char *text);
 /* Copy out the kept records in order of start; returns how many (at most max_n). */
 int32_t vm_records(const Vm *vm, VmRecord *out_records, int32_t max_n);
+/* How many instructions were executed, recorded or not. */
+int64_t vm_executed(const Vm *vm);
 
 #endif

@@ -14,7 +14,7 @@
 #include "core/err.h"
 #include "tests/support/e2e.h"
 
-enum { STEPS = 80 };
+enum { STEPS = 80, EVERY = 40, EVAL_BATCHES = 3 };
 
 #define SHORT "--set", "steps=80"
 
@@ -235,7 +235,7 @@ Test(cli_output, one_of_a_kind, .init = e2e_enter, .fini = e2e_leave) {
 typedef struct TraceSeen {
     bool named[4], forward[4], reduced[4], updated[4];
     double end_us[4][3]; /* by thread: where its last event ended */
-    int64_t n_events;
+    int64_t n_events, n_evaluated, n_dropped;
 } TraceSeen;
 
 static void see_event(const cJSON *event, TraceSeen *seen) {
@@ -244,7 +244,10 @@ static void see_event(const cJSON *event, TraceSeen *seen) {
     const char *name = e2e_text(event, "name");
     cr_assert(pid >= 0 && pid < 4 && tid >= 0 && tid < 3, "pid %d, tid %d", pid, tid);
     if (strcmp(e2e_text(event, "ph"), "M") == 0) {
-        seen->named[pid] = seen->named[pid] || strcmp(name, "process_name") == 0;
+        if (strcmp(name, "process_name") == 0) {
+            seen->named[pid] = true;
+            seen->n_dropped += (int64_t)e2e_number(member(event, "args"), "dropped");
+        }
         return;
     }
     if (strcmp(e2e_text(event, "ph"), "C") == 0) {
@@ -262,9 +265,37 @@ static void see_event(const cJSON *event, TraceSeen *seen) {
     seen->reduced[pid] = seen->reduced[pid] || strchr(name, 'R') != NULL;
     seen->updated[pid] = seen->updated[pid] || strchr(name, 'U') != NULL;
     seen->n_events++;
+    if (cJSON_GetObjectItem(event, "cat")) {
+        cr_assert_str_eq(e2e_text(event, "cat"), "eval");
+        cr_assert_eq((int)e2e_number(member(event, "args"), "step") % EVERY, 0);
+        cr_assert_lt(e2e_number(member(event, "args"), "batch"), EVAL_BATCHES);
+        seen->n_evaluated++;
+    }
 }
 
-static void check_trace(const char *path, int64_t at_least) {
+static int words(const char *text) {
+    int n = text[0] != '\0';
+    for (; *text; text++)
+        n += *text == ' ';
+    return n;
+}
+
+/* As many as the programs have, in every step and every evaluation's batch. */
+static void count_instructions(const char *out, TraceSeen *expected) {
+    cJSON *plan = NULL;
+    const cJSON *worker = NULL;
+    *expected = (TraceSeen){0};
+    cr_assert_eq(json_parse_file(e2e_path("%s/plan.json", out), 1 << 20, &plan), 0);
+    cJSON_ArrayForEach(worker, member(plan, "workers")) {
+        expected->n_events += STEPS * words(e2e_text(worker, "program"));
+        expected->n_evaluated +=
+            STEPS / EVERY * EVAL_BATCHES * words(e2e_text(worker, "eval_program"));
+    }
+    expected->n_events += expected->n_evaluated;
+    cJSON_Delete(plan);
+}
+
+static TraceSeen check_trace(const char *path) {
     cJSON *root = NULL;
     TraceSeen seen = {0};
     cr_assert_eq(json_parse_file(path, (size_t)64 << 20, &root), 0, "%s", err_text());
@@ -276,14 +307,22 @@ static void check_trace(const char *path, int64_t at_least) {
         cr_assert(seen.named[worker] && seen.forward[worker] && seen.reduced[worker] &&
                       seen.updated[worker],
                   "worker %d is not wholly in it", worker);
-    cr_assert_geq(seen.n_events, at_least, "%lld events", (long long)seen.n_events);
     cJSON_Delete(root);
+    return seen;
 }
 
 Test(cli_output, trace, .init = e2e_enter, .fini = e2e_leave) {
     const char *job = e2e_job("mlp", e2e_mlp);
     e2e_train_fully(job, "out", E2E_ARGS(SHORT, "--trace"));
-    check_trace("out/trace.json", STEPS * 4 * 5);
+    TraceSeen seen = check_trace("out/trace.json");
+    TraceSeen expected;
+    count_instructions("out", &expected);
+    cr_assert_eq(seen.n_events, expected.n_events, "%lld events, not %lld",
+                 (long long)seen.n_events, (long long)expected.n_events);
+    cr_assert_eq(seen.n_evaluated, expected.n_evaluated, "%lld of evaluation, not %lld",
+                 (long long)seen.n_evaluated, (long long)expected.n_evaluated);
+    cr_assert_gt(seen.n_evaluated, 0);
+    cr_assert_eq(seen.n_dropped, 0);
     cr_assert_eq(e2e_files_in("out/logs"), 4, "the workers' traces are left");
     e2e_train_fully(job, "plain", E2E_ARGS(SHORT));
     e2e_check_equal("plain", "out", STEPS);
@@ -296,7 +335,24 @@ Test(cli_output, trace_with_a_death, .init = e2e_enter, .fini = e2e_leave) {
     cr_assert(e2e_await_rows(&run, "out", 50));
     kill(e2e_worker("out", 1, 1), SIGKILL);
     cr_assert_eq(e2e_wait(&run), 0);
-    check_trace("out/trace.json", 1000);
+    cr_assert_geq(check_trace("out/trace.json").n_events, 1000);
+}
+
+/* What an attempt did that ended by an error is in it. */
+Test(cli_output, trace_of_a_failure, .init = e2e_enter, .fini = e2e_leave) {
+    E2e run = e2e_train(e2e_job("mlp", e2e_mlp), "out",
+                        E2E_ARGS("--set", "update.lr=1e9", "--set", "update.on_nonfinite=stop",
+                                 "--set", "update.schedule=null", "--trace"));
+    cr_assert_eq(e2e_wait(&run), 5, "%s", e2e_read(run.err));
+    cJSON *root = NULL;
+    const cJSON *event = NULL;
+    int n_reduced = 0;
+    cr_assert_eq(json_parse_file("out/trace.json", (size_t)1 << 20, &root), 0, "%s", err_text());
+    cJSON_ArrayForEach(event, member(root, "traceEvents")) {
+        n_reduced += strcmp(e2e_text(event, "name"), "R") == 0;
+    }
+    cJSON_Delete(root);
+    cr_assert_gt(n_reduced, 0);
 }
 
 /* ---- the other commands ---- */

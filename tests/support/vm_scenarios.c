@@ -434,9 +434,13 @@ int vm_records_keep_the_newest(char *why, size_t why_bytes) {
     EXPECT(vm_records(bench.vm, records, 16) == 0, "records of nothing");
     TRY(run_well(&bench, 0, 3, why, why_bytes));
     EXPECT(vm_records(bench.vm, records, 16) == 3 && records[0].step == 0, "of 3 steps");
+    EXPECT(records[2].label == 0, "a label of nobody");
+    vm_label(bench.vm, 77);
     TRY(run_well(&bench, 3, 100, why, why_bytes));
     EXPECT(vm_records(bench.vm, records, 16) == 8, "not as many as there is room for");
+    EXPECT(vm_executed(bench.vm) == 100, "what is recorded no longer does not count");
     EXPECT(records[0].step == 92 && records[7].step == 99, "not the newest");
+    EXPECT(records[0].label == 77 && records[7].label == 77, "not the run's label");
     EXPECT(vm_records(bench.vm, records, 2) == 2 && records[0].step == 98, "not the newest two");
     bench_close(&bench);
     return 0;

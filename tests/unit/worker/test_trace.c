@@ -39,7 +39,8 @@ static void open_program(Program *program) {
 
 static cJSON *write_and_read(const Program *program, int32_t n) {
     cJSON *root = NULL;
-    cr_assert_eq(trace_write(path, program, records, n, &traffic, 1, 2, 5), 0, "%s", err_text());
+    const TracePart part = {.program = program, .records = records, .n_records = n};
+    cr_assert_eq(trace_write(path, &part, 1, &traffic, 1, 2, 5), 0, "%s", err_text());
     cr_assert_geq(json_parse_file(path, 1 << 20, &root), 0, "%s", err_text());
     unlink(path);
     return root;
@@ -102,6 +103,33 @@ Test(trace, events_are_complete) {
     program_done(&program);
 }
 
+Test(trace, tells_evaluation_and_what_was_dropped) {
+    const VmRecord second = {
+        .step = 3, .start_ns = 2000000, .instr = 1, .queue = QUEUE_COMPUTE, .label = 40};
+    cJSON *root = NULL;
+    Program program;
+    open_program(&program);
+    const TracePart parts[] = {
+        {.program = &program, .records = records, .n_records = 1, .n_dropped = 5},
+        {.program = &program, .records = &second, .n_records = 1, .n_dropped = 2, .eval = true}};
+    cr_assert_eq(trace_write(path, parts, 2, &traffic, 1, 2, 5), 0, "%s", err_text());
+    cr_assert_geq(json_parse_file(path, 1 << 20, &root), 0, "%s", err_text());
+    unlink(path);
+    const cJSON *events = cJSON_GetObjectItem(root, "traceEvents");
+    cr_assert_eq(cJSON_GetArraySize(events), 5 + 2);
+    const cJSON *name = cJSON_GetArrayItem(events, 0);
+    cr_assert_eq(number(cJSON_GetObjectItem(name, "args"), "dropped"), 7);
+    const cJSON *trained = cJSON_GetArrayItem(events, 4);
+    const cJSON *evaluated = cJSON_GetArrayItem(events, 5);
+    cr_assert_null(cJSON_GetObjectItem(trained, "cat"));
+    cr_assert_null(cJSON_GetObjectItem(cJSON_GetObjectItem(trained, "args"), "batch"));
+    cr_assert_str_eq(string(evaluated, "cat"), "eval");
+    cr_assert_eq(number(cJSON_GetObjectItem(evaluated, "args"), "step"), 40);
+    cr_assert_eq(number(cJSON_GetObjectItem(evaluated, "args"), "batch"), 3);
+    cJSON_Delete(root);
+    program_done(&program);
+}
+
 Test(trace, does_not_depend_on_the_locale) {
     static const char *const locales[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "de_DE.utf8"};
     for (int i = 0; i < 3; i++)
@@ -116,9 +144,11 @@ Test(trace, failures_name_the_reason) {
     Program program;
     open_program(&program);
     VmRecord record = {.instr = 99};
-    cr_assert_eq(trace_write(path, &program, &record, 1, &traffic, 0, 0, 1), ERR_INTERNAL);
+    TracePart part = {.program = &program, .records = &record, .n_records = 1};
+    cr_assert_eq(trace_write(path, &part, 1, &traffic, 0, 0, 1), ERR_INTERNAL);
     cr_assert_neq(access(path, F_OK), 0, "a file in spite of the error");
-    cr_assert_lt(trace_write("/nonexistent/t.json", &program, records, 1, &traffic, 0, 0, 1), 0);
+    part.records = records;
+    cr_assert_lt(trace_write("/nonexistent/t.json", &part, 1, &traffic, 0, 0, 1), 0);
     cr_assert(strstr(err_text(), "/nonexistent"), "%s", err_text());
     program_done(&program);
 }
