@@ -8,7 +8,8 @@ enum { TYPICAL_LATENCY_US = 1000, TYPICAL_RATE_BYTES_PER_S = 100000000 };
 const char *const reduction_form_names[REDUCE_N_FORMS] = {"auto", "whole", "chunked", "in_store"};
 const char *const reduction_wire_names[REDUCE_N_WIRES] = {"f32", "bf16"};
 
-double reduction_seconds(const ReduceSpec *spec, ReduceForm form, int64_t bytes,
+/* The times of the header. */
+static double seconds_of(const ReduceSpec *spec, ReduceForm form, int64_t bytes,
                          int32_t n_holders) {
     double n = n_holders;
     double latency = (double)(spec->latency_us > 0 ? spec->latency_us : TYPICAL_LATENCY_US) / 1e6;
@@ -32,8 +33,8 @@ ReduceForm reduction_choose(const ReduceSpec *spec, int64_t bytes, int32_t n_hol
     for (int form = REDUCE_CHUNKED; form < REDUCE_N_FORMS; form++) {
         if (form == REDUCE_IN_STORE && (!spec->store_adds || spec->wire != REDUCE_F32))
             continue;
-        if (reduction_seconds(spec, (ReduceForm)form, bytes, n_holders) <
-            reduction_seconds(spec, best, bytes, n_holders))
+        if (seconds_of(spec, (ReduceForm)form, bytes, n_holders) <
+            seconds_of(spec, best, bytes, n_holders))
             best = (ReduceForm)form;
     }
     return best;

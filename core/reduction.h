@@ -52,8 +52,6 @@ extern const char *const reduction_wire_names[REDUCE_N_WIRES]; /* "f32", "bf16" 
 /* The form for a vector of `bytes` (on the wire) and so many holders: the spec's, or the one with
  * the smallest of the times above. Never AUTO. A 16-bit wire is not summed in the store. */
 ReduceForm reduction_choose(const ReduceSpec *spec, int64_t bytes, int32_t n_holders);
-/* Those times, in seconds. */
-double reduction_seconds(const ReduceSpec *spec, ReduceForm form, int64_t bytes, int32_t n_holders);
 
 /* float -> bf16, to nearest and to even; NaN stays one. And back. */
 uint16_t reduction_to_bf16(float value);
