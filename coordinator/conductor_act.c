@@ -90,6 +90,17 @@ static int open_relay(Conductor *conductor) {
     return relay_open(order->relay_url, &conductor->relay);
 }
 
+static int write_plan(Conductor *conductor) {
+    cJSON *job = config_to_json(conductor->config);
+    int rc = outputs_write_json(conductor->outputs, "job.json", job);
+    cJSON_Delete(job);
+    TRY(rc);
+    cJSON *plan = plan_to_json(&conductor->plan);
+    rc = outputs_write_json(conductor->outputs, "plan.json", plan);
+    cJSON_Delete(plan);
+    return rc;
+}
+
 /* Is anything summed over several holders: replicas, or stages with a tied parameter? */
 static int has_sums(const Order *order) {
     int found = 0;
@@ -106,7 +117,8 @@ static int has_sums(const Order *order) {
 }
 
 /* What the form of the sums depends on, where there are some and it is to be chosen: the quickest
- * of a few questions, and whether the relay can add. */
+ * of a few questions, unless the job says it, and whether the relay can add. What was measured is
+ * the plan's from then on: with a 16-bit wire other forms give other bits. */
 static int measure_relay(Conductor *conductor) {
     enum { N_QUESTIONS = 5 };
     ReduceSpec *reduce = &conductor->order.plan.reduce;
@@ -116,7 +128,8 @@ static int measure_relay(Conductor *conductor) {
         return err_set(ERR_INFEASIBLE,
                        "plan.reduce.form is \"in_store\", but this relay cannot add: load the "
                        "module funcpipe.so into all its servers, or choose \"auto\"");
-    int sums = reduce->form == REDUCE_AUTO ? has_sums(&conductor->order) : 0;
+    const bool open = reduce->form == REDUCE_AUTO && reduce->latency_us == 0;
+    int sums = open ? has_sums(&conductor->order) : 0;
     if (sums <= 0)
         return sums;
     for (int i = 0; i < N_QUESTIONS; i++) {
@@ -127,18 +140,9 @@ static int measure_relay(Conductor *conductor) {
         least_ns = took_ns < least_ns ? took_ns : least_ns;
     }
     reduce->latency_us = least_ns / 1000 + 1;
-    return 0;
-}
-
-static int write_plan(Conductor *conductor) {
-    cJSON *job = config_to_json(conductor->config);
-    int rc = outputs_write_json(conductor->outputs, "job.json", job);
-    cJSON_Delete(job);
-    TRY(rc);
-    cJSON *plan = plan_to_json(&conductor->plan);
-    rc = outputs_write_json(conductor->outputs, "plan.json", plan);
-    cJSON_Delete(plan);
-    return rc;
+    conductor->plan.spec.reduce.latency_us = reduce->latency_us;
+    TRY(plan_pin(&conductor->plan, conductor->config));
+    return write_plan(conductor);
 }
 
 static int plan_job(Conductor *conductor) {

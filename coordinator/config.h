@@ -26,7 +26,8 @@ typedef struct PlanRequest {
     int32_t hoist;   /* "prefetch": micro-batches that fetches run ahead */
     int32_t threads; /* per worker */
     char device[16], isa[32];
-    ReduceSpec reduce; /* form, wire and chunks; the rest is measured when the job begins */
+    ReduceSpec
+        reduce; /* latency_us 0: to be measured where it decides; store_adds: the relay says */
 } PlanRequest;
 
 typedef struct JobConfig {

@@ -235,7 +235,8 @@ static int parse_reduce(JsonObject *plan, ReduceSpec *spec) {
     JsonObject object;
     int form = REDUCE_AUTO;
     int wire = REDUCE_F32;
-    *spec = (ReduceSpec){.chunk_bytes = REDUCE_CHUNK_BYTES};
+    *spec = (ReduceSpec){.chunk_bytes = REDUCE_CHUNK_BYTES,
+                         .rate_bytes_per_s = REDUCE_RATE_BYTES_PER_S};
     int present = json_opt(plan, "reduce", &value, path);
     if (present <= 0)
         return present;
@@ -246,6 +247,12 @@ static int parse_reduce(JsonObject *plan, ReduceSpec *spec) {
     if (spec->chunk_bytes < REDUCE_LEAST_CHUNK_BYTES || spec->chunk_bytes > REDUCE_MAX_CHUNK_BYTES)
         return err_set(ERR_ARGUMENT, "%s.chunk: %lld bytes, expected 4KiB to 64MiB", path,
                        (long long)spec->chunk_bytes);
+    TRY(json_opt_i64(&object, "latency_us", 1, INT32_MAX, &spec->latency_us));
+    TRY(json_opt_bytes(&object, "rate", &spec->rate_bytes_per_s));
+    if (spec->rate_bytes_per_s < REDUCE_LEAST_RATE_BYTES_PER_S ||
+        spec->rate_bytes_per_s > REDUCE_MAX_RATE_BYTES_PER_S)
+        return err_set(ERR_ARGUMENT, "%s.rate: %lld bytes a second, expected 1kB to 1TB", path,
+                       (long long)spec->rate_bytes_per_s);
     if (form == REDUCE_IN_STORE && wire == REDUCE_BF16)
         return err_set(ERR_ARGUMENT,
                        "%s: a store sums in f32; with the wire \"bf16\" the form is \"auto\", "
@@ -258,11 +265,16 @@ static int parse_reduce(JsonObject *plan, ReduceSpec *spec) {
 
 static cJSON *reduce_to_json(const ReduceSpec *spec) {
     char chunk[32];
+    char rate[32];
     cJSON *object = cJSON_CreateObject();
     snprintf(chunk, sizeof chunk, "%lldB", (long long)spec->chunk_bytes);
+    snprintf(rate, sizeof rate, "%lldB", (long long)spec->rate_bytes_per_s);
     if (cJSON_AddStringToObject(object, "form", reduction_form_names[spec->form]) &&
         cJSON_AddStringToObject(object, "wire", reduction_wire_names[spec->wire]) &&
-        cJSON_AddStringToObject(object, "chunk", chunk))
+        cJSON_AddStringToObject(object, "chunk", chunk) &&
+        (spec->latency_us == 0 ||
+         cJSON_AddNumberToObject(object, "latency_us", (double)spec->latency_us)) &&
+        cJSON_AddStringToObject(object, "rate", rate))
         return object;
     cJSON_Delete(object);
     return NULL;

@@ -442,6 +442,7 @@ int plan_pin(const Plan *plan, JobConfig *config) {
         return err_set(ERR_MEMORY, "a cut of %d stages", plan->spec.n_stages);
     memcpy(ends, plan->spec.ends, bytes);
     config->plan.ends = ends;
+    config->plan.reduce.latency_us = plan->spec.reduce.latency_us;
     config->order.save_every = plan->save_every;
     config->save_every_given = true;
     return text_copy(config->plan.isa, sizeof config->plan.isa, plan->spec.isa);

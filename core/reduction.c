@@ -3,7 +3,7 @@
 #include <string.h>
 
 /* What is taken for granted where nothing was measured: a store in the same data centre. */
-enum { TYPICAL_LATENCY_US = 1000, TYPICAL_RATE_BYTES_PER_S = 100000000 };
+enum { TYPICAL_LATENCY_US = 1000 };
 
 const char *const reduction_form_names[REDUCE_N_FORMS] = {"auto", "whole", "chunked", "in_store"};
 const char *const reduction_wire_names[REDUCE_N_WIRES] = {"f32", "bf16"};
@@ -14,7 +14,7 @@ static double seconds_of(const ReduceSpec *spec, ReduceForm form, int64_t bytes,
     double n = n_holders;
     double latency = (double)(spec->latency_us > 0 ? spec->latency_us : TYPICAL_LATENCY_US) / 1e6;
     double rate =
-        (double)(spec->rate_bytes_per_s > 0 ? spec->rate_bytes_per_s : TYPICAL_RATE_BYTES_PER_S);
+        (double)(spec->rate_bytes_per_s > 0 ? spec->rate_bytes_per_s : REDUCE_RATE_BYTES_PER_S);
     double seconds = (double)bytes / rate;
     switch (form) {
     case REDUCE_WHOLE:

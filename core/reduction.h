@@ -22,6 +22,10 @@
 #define REDUCE_CHUNK_BYTES (INT64_C(256) << 10)
 #define REDUCE_LEAST_CHUNK_BYTES (INT64_C(4) << 10)
 #define REDUCE_MAX_CHUNK_BYTES (INT64_C(64) << 20)
+/* What is taken for granted of a link: a store in the same data centre. */
+#define REDUCE_RATE_BYTES_PER_S INT64_C(100000000)
+#define REDUCE_LEAST_RATE_BYTES_PER_S INT64_C(1000)
+#define REDUCE_MAX_RATE_BYTES_PER_S INT64_C(1000000000000)
 
 typedef enum ReduceForm {
     REDUCE_AUTO, /* reduction_choose says which */
@@ -41,8 +45,8 @@ typedef struct ReduceSpec { /* one for all workers of a job: they must agree */
     ReduceForm form;
     ReduceWire wire;
     int64_t chunk_bytes;      /* the largest object; 0: REDUCE_CHUNK_BYTES */
-    int64_t latency_us;       /* of a request; 0: not known */
-    int64_t rate_bytes_per_s; /* of a worker's link, each way; 0: not known */
+    int64_t latency_us;       /* of a request; 0: not known, some 1000 */
+    int64_t rate_bytes_per_s; /* of a worker's link, each way; 0: REDUCE_RATE_BYTES_PER_S */
     bool store_adds;          /* relay_adds */
 } ReduceSpec;
 

@@ -234,3 +234,33 @@ Test(traffic, the_relay_is_measured_for_a_choice_alone, .init = e2e_enter, .fini
         cr_expect_eq(us > 0, cases[i].asked, "%d: %lld us", i, us);
     }
 }
+
+static long long latency_in(const char *path) {
+    long long us = -1;
+    const char *at = strstr(e2e_read(path), "\"latency_us\":");
+    cr_assert_not_null(at, "%s: %s", path, e2e_read(path));
+    cr_assert_eq(sscanf(at, "\"latency_us\":%lld", &us), 1, "%s", at);
+    return us;
+}
+
+/* What was measured stays: a run from the resolved file, and one that is resumed, choose the same
+ * forms, however quick the relay has become. */
+Test(traffic, what_a_choice_went_by_is_the_plans, .init = e2e_enter, .fini = e2e_leave) {
+    const char *job = e2e_job("job", e2e_mlp);
+    e2e_wrap_worker("grep -o '\"latency_us\": *[0-9]*' \"$ORDER\" >latency");
+    e2e_train_fully(job, "out", E2E_ARGS("--set", "steps=2", "--set", "plan.reduce.wire=bf16"));
+    const long long us = latency_in("latency");
+    cr_assert_gt(us, 0);
+    cr_expect_eq(latency_in("out/job.json"), us);
+    cr_expect_eq(latency_in("out/plan.json"), us);
+    e2e_train_fully("out/job.json", "again", NULL);
+    cr_expect_eq(latency_in("latency"), us);
+    e2e_check_equal("out", "again", 2);
+    e2e_train_fully(job, "told",
+                    E2E_ARGS("--set", "steps=2", "--set", "plan.reduce.latency_us=765432"));
+    cr_expect_eq(latency_in("latency"), 765432, "measured although it was given");
+    cr_expect_eq(latency_in("told/job.json"), 765432);
+    unlink("latency");
+    e2e_train_fully("told/job.json", "told", E2E_ARGS("--set", "steps=4", "--resume", "latest"));
+    cr_expect_eq(latency_in("latency"), 765432, "measured by a run that was resumed");
+}
