@@ -1,4 +1,5 @@
-/* What layers_plan.c (where things lie) and layers.c (running) share. */
+/* What layers_plan.c (where things lie), layers.c (running) and layers_blob.c (what crosses
+ * stages) share. */
 #ifndef FUNCPIPE_WORKER_LAYERS_INTERNAL_H
 #define FUNCPIPE_WORKER_LAYERS_INTERNAL_H
 
