@@ -65,6 +65,9 @@ static void print_report(const GcReport *report, bool dry_run) {
         printf("; %lld %s without an object: %s", (long long)report->swept.n_pieces,
                text_plural(report->swept.n_pieces, "piece", "pieces"),
                text_format_bytes(report->swept.piece_bytes, bytes, sizeof bytes));
+    if (report->swept.n_uploads > 0)
+        printf("; %lld %s that nobody ended", (long long)report->swept.n_uploads,
+               text_plural(report->swept.n_uploads, "upload", "uploads"));
     if (report->swept.n_folders > 0)
         printf("; %lld empty %s", (long long)report->swept.n_folders,
                text_plural(report->swept.n_folders, "folder", "folders"));
@@ -102,6 +105,7 @@ static cJSON *report_to_json(const GcReport *report, bool dry_run) {
         cJSON_AddItemToArray(items, generation_to_json(&report->items[i]));
     cJSON_AddNumberToObject(root, "pieces", (double)report->swept.n_pieces);
     cJSON_AddNumberToObject(root, "piece_bytes", (double)report->swept.piece_bytes);
+    cJSON_AddNumberToObject(root, "uploads", (double)report->swept.n_uploads);
     cJSON_AddNumberToObject(root, "folders", (double)report->swept.n_folders);
     cJSON_AddNumberToObject(root, "foreign", (double)report->n_foreign);
     return root;

@@ -45,7 +45,7 @@ static int see(void *ctx, const RelayItem *seen) {
     KeySpace space;
     bool claim = false;
     if (!key_find_space(seen->key, &space, &claim)) {
-        report->n_foreign++;
+        report->n_foreign += seen->kind != RELAY_ITEM_UPLOAD;
         return 0;
     }
     GcGeneration *item = find(report, &space);
@@ -54,7 +54,8 @@ static int see(void *ctx, const RelayItem *seen) {
     item->claimed |= claim;
     item->n_objects += seen->kind == RELAY_ITEM_OBJECT;
     item->n_notes += seen->kind == RELAY_ITEM_NOTE || seen->kind == RELAY_ITEM_EXPIRED;
-    item->bytes = seen->bytes < 0 || item->bytes < 0 ? -1 : item->bytes + seen->bytes;
+    if (seen->kind != RELAY_ITEM_UPLOAD) /* nobody knows how much is in one */
+        item->bytes = seen->bytes < 0 || item->bytes < 0 ? -1 : item->bytes + seen->bytes;
     if (seen->idle_ms < item->idle_ms) /* -1, not known, is the least */
         item->idle_ms = seen->idle_ms;
     /* The watermark outlives its run long: it is no sign of life. */
@@ -81,10 +82,21 @@ static int compare(const void *a, const void *b) {
            (one->space.generation < other->space.generation);
 }
 
+static const char *place_of(const GcOptions *options) {
+    return options->job ? options->job : "";
+}
+
+/* What is only pieces and uploads is no generation, but leftovers, which the sweep takes. */
 static int look(Relay *relay, const GcOptions *options, GcReport *report) {
-    TRY(relay_survey_visit(relay, options->job ? options->job : "", see, report));
-    for (int32_t i = 0; i < report->n; i++)
-        report->items[i].state = state_of(&report->items[i], options->older_ms);
+    int32_t n = 0;
+    TRY(relay_survey_visit(relay, place_of(options), see, report));
+    for (int32_t i = 0; i < report->n; i++) {
+        GcGeneration *item = &report->items[i];
+        item->state = state_of(item, options->older_ms);
+        if (item->n_objects + item->n_notes > 0)
+            report->items[n++] = *item;
+    }
+    report->n = n;
     if (report->n > 0)
         qsort(report->items, (size_t)report->n, sizeof *report->items, compare);
     return 0;
@@ -168,12 +180,16 @@ static int remove_dead(Relay *relay, const GcOptions *options, GcReport *report)
     return rc;
 }
 
+/* Leftovers are swept, and counted, before the dead are removed, with whom theirs would go
+ * uncounted: so a dry run tells what the real one will. */
 int gc_run(Relay *relay, const GcOptions *options, GcReport *out_report) {
     *out_report = (GcReport){0};
+    ErrNote failure;
     TRY(look(relay, options, out_report));
+    int swept = relay_survey_sweep(relay, place_of(options), options->older_ms, options->dry_run,
+                                   &out_report->swept);
+    err_copy(&failure); /* the dead can be removed all the same */
     if (!options->dry_run)
         TRY(remove_dead(relay, options, out_report));
-    return options->job
-               ? 0
-               : relay_survey_sweep(relay, options->older_ms, options->dry_run, &out_report->swept);
+    return swept < 0 ? err_restore(&failure) : 0;
 }

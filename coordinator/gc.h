@@ -32,13 +32,13 @@ typedef struct GcReport {
     GcGeneration *items; /* by job, then generation */
     int32_t n, capacity;
     int64_t n_foreign; /* items that are no job's */
-    RelaySwept swept;
+    RelaySwept swept;  /* what no generation needs, whosesoever; with dry_run: would be */
 } GcReport;
 
 enum { GC_LEAST_OLDER_MS = 60000, GC_OLDER_MS = 600000 };
 
 typedef struct GcOptions {
-    const char *job;  /* only this one's; NULL: of all, and the relay's leftovers too */
+    const char *job;  /* only what is this one's; NULL: of all */
     int64_t older_ms; /* at least GC_LEAST_OLDER_MS */
     bool dry_run;     /* only look */
 } GcOptions;

@@ -416,16 +416,11 @@ static int survey_visit(Relay *relay, const char *prefix, RelayVisit visit, void
     return relay_survey_visit(both->announcer, prefix, visit_notes, &notes);
 }
 
-static int survey_sweep(Relay *relay, int64_t older_ms, bool dry_run, RelaySwept *out_swept) {
+/* No announcement, and no note, has pieces. */
+static int survey_sweep(Relay *relay, const char *prefix, int64_t older_ms, bool dry_run,
+                        RelaySwept *out_swept) {
     RelayAnnounced *both = (RelayAnnounced *)relay;
-    RelaySwept swept = {0};
-    TRY(must_hear(both));
-    TRY(relay_survey_sweep(both->store, older_ms, dry_run, out_swept));
-    TRY(relay_survey_sweep(both->announcer, older_ms, dry_run, &swept));
-    out_swept->n_pieces += swept.n_pieces;
-    out_swept->piece_bytes += swept.piece_bytes;
-    out_swept->n_folders += swept.n_folders;
-    return 0;
+    return relay_survey_sweep(both->store, prefix, older_ms, dry_run, out_swept);
 }
 
 typedef struct Telling {

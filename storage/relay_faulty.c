@@ -235,8 +235,9 @@ static int faulty_visit(Relay *relay, const char *prefix, RelayVisit visit, void
     return relay_survey_visit(((RelayFaulty *)relay)->inner, prefix, visit, ctx);
 }
 
-static int faulty_sweep(Relay *relay, int64_t older_ms, bool dry_run, RelaySwept *out_swept) {
-    return relay_survey_sweep(((RelayFaulty *)relay)->inner, older_ms, dry_run, out_swept);
+static int faulty_sweep(Relay *relay, const char *prefix, int64_t older_ms, bool dry_run,
+                        RelaySwept *out_swept) {
+    return relay_survey_sweep(((RelayFaulty *)relay)->inner, prefix, older_ms, dry_run, out_swept);
 }
 
 static int faulty_about(Relay *relay, RelayTell tell, void *ctx) {

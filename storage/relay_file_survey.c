@@ -138,32 +138,39 @@ static int ended(const Survey *survey, int rc) {
     return rc == -1 ? relay_file_error(survey->file, "walking through", "") : rc;
 }
 
-static int file_visit(Relay *relay, const char *prefix, RelayVisit visit, void *ctx) {
+/* At and under the prefix. */
+static int survey_prefix(Survey *survey, const char *prefix) {
     FilePlace place;
     bool gone;
-    Survey survey = {
-        .file = (RelayFile *)relay, .visit = visit, .ctx = ctx, .now_ms = clock_wall_ms()};
     if (!prefix[0])
-        return ended(&survey, survey_folder(&survey, AT_FDCWD, survey.file->root, 0, &gone));
-    relay_file_place(survey.file, prefix, '+', &place);
-    TRY(show(&survey, prefix, false, AT_FDCWD, place.path));
+        return ended(survey, survey_folder(survey, AT_FDCWD, survey->file->root, 0, &gone));
+    relay_file_place(survey->file, prefix, '+', &place);
     char *mark = place.path + place.dir_bytes + 1;
-    *mark = '@';
-    TRY(show(&survey, prefix, true, AT_FDCWD, place.path));
+    if (survey->visit) {
+        TRY(show(survey, prefix, false, AT_FDCWD, place.path));
+        *mark = '@';
+        TRY(show(survey, prefix, true, AT_FDCWD, place.path));
+    }
     memmove(mark, mark + 1, strlen(mark));
-    snprintf(survey.key, sizeof survey.key, "%s", prefix);
-    return ended(&survey, survey_folder(&survey, AT_FDCWD, place.path, 0, &gone));
+    snprintf(survey->key, sizeof survey->key, "%s", prefix);
+    return ended(survey, survey_folder(survey, AT_FDCWD, place.path, 0, &gone));
 }
 
-static int file_sweep(Relay *relay, int64_t older_ms, bool dry_run, RelaySwept *out_swept) {
-    bool gone;
+static int file_visit(Relay *relay, const char *prefix, RelayVisit visit, void *ctx) {
+    Survey survey = {
+        .file = (RelayFile *)relay, .visit = visit, .ctx = ctx, .now_ms = clock_wall_ms()};
+    return survey_prefix(&survey, prefix);
+}
+
+static int file_sweep(Relay *relay, const char *prefix, int64_t older_ms, bool dry_run,
+                      RelaySwept *out_swept) {
     Survey survey = {.file = (RelayFile *)relay,
                      .now_ms = clock_wall_ms(),
                      .older_ms = older_ms,
                      .dry_run = dry_run};
-    TRY(ended(&survey, survey_folder(&survey, AT_FDCWD, survey.file->root, 0, &gone)));
+    int rc = survey_prefix(&survey, prefix);
     out_swept->n_folders = survey.n_folders;
-    return 0;
+    return rc;
 }
 
 /* ---- what the place is like ---- */

@@ -418,8 +418,9 @@ static int mem_visit(Relay *relay, const char *prefix, RelayVisit visit, void *c
     return rc < 0 ? rc : 0;
 }
 
-static int mem_sweep(Relay *relay, int64_t older_ms, bool dry_run, RelaySwept *out_swept) {
-    (void)relay, (void)older_ms, (void)dry_run, (void)out_swept; /* nothing is ever left */
+static int mem_sweep(Relay *relay, const char *prefix, int64_t older_ms, bool dry_run,
+                     RelaySwept *out_swept) { /* nothing is ever left */
+    (void)relay, (void)prefix, (void)older_ms, (void)dry_run, (void)out_swept;
     return 0;
 }
 

@@ -198,12 +198,12 @@ static int remove_pieces(RelayRedis *redis, int server, const RedisNames *names,
     return 0;
 }
 
-static int sweep_server(RelayRedis *redis, int server, int64_t older_ms, bool dry_run,
-                        RelaySwept *swept) {
+static int sweep_server(RelayRedis *redis, int server, const char *prefix, int64_t older_ms,
+                        bool dry_run, RelaySwept *swept) {
     RedisNames names = {0};
     Look *looks = NULL;
     Pieces pieces = {0};
-    int rc = find(redis, server, "c", "", &names, &looks);
+    int rc = find(redis, server, "c", prefix, &names, &looks);
     while (rc >= 0 && pieces.end < names.n) {
         find_pieces(&names, pieces.end, strlen(redis->url.prefix) + 2, &pieces);
         rc = are_old(&pieces, looks, older_ms) ? are_orphans(redis, server, &names, &pieces) : 0;
@@ -220,10 +220,11 @@ static int sweep_server(RelayRedis *redis, int server, int64_t older_ms, bool dr
     return rc < 0 ? rc : 0;
 }
 
-static int redis_sweep(Relay *relay, int64_t older_ms, bool dry_run, RelaySwept *out_swept) {
+static int redis_sweep(Relay *relay, const char *prefix, int64_t older_ms, bool dry_run,
+                       RelaySwept *out_swept) {
     RelayRedis *redis = (RelayRedis *)relay;
     for (int server = 0; server < redis->url.n_servers; server++) {
-        int rc = sweep_server(redis, server, older_ms, dry_run, out_swept);
+        int rc = sweep_server(redis, server, prefix, older_ms, dry_run, out_swept);
         if (rc < 0)
             return err_context(rc, "looking for pieces without an object");
     }

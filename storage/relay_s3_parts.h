@@ -77,10 +77,11 @@ typedef struct S3Fact {
     int64_t bytes, modified_ms; /* by the store's clock, since 1970; -1: not told */
 } S3Fact;
 typedef int (*S3Visit)(void *ctx, char kind, const char *key, const S3Fact *fact);
-/* Show all objects 'o' and notes 'n' at and under a key; < 0 ends it. */
+/* Show all objects 'o' and notes 'n' at and under a key, and uploads in parts 'u' that were begun
+ * and not ended (bytes: not told); < 0 ends it. */
 int relay_s3_list(RelayS3 *s3, const char *under, S3Visit visit, void *ctx);
-/* End uploads in parts under a key that began so long ago and were not completed (dry_run: only
- * count them). */
+/* End uploads in parts under a key that are known to have begun so long ago (0: all) and were not
+ * completed (dry_run: only count them). *out_n: also of those before an error. */
 int relay_s3_end_uploads(RelayS3 *s3, const char *under, int64_t older_ms, bool dry_run,
                          int64_t *out_n);
 

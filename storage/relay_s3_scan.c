@@ -141,25 +141,31 @@ static void page_done(Page *page) {
     buf_done(&page->token);
 }
 
+/* One whose name is of our making. */
+static int show(const RelayS3 *s3, char kind, const char *name, const S3Fact *fact, S3Visit visit,
+                void *ctx) {
+    char key[RELAY_KEY_BYTES];
+    const size_t n_prefix = strlen(s3->url.prefix);
+    const size_t n = strlen(name) - n_prefix - 3;
+    if (n >= sizeof key)
+        return 0;
+    memcpy(key, name + n_prefix, n);
+    key[n] = '\0';
+    return visit(ctx, kind, key, fact);
+}
+
 static int show_page(const Page *page, S3Visit visit, void *ctx) {
     const char *name = page->names.data;
-    const size_t n_prefix = strlen(page->s3->url.prefix);
     for (size_t i = 0; i < page->facts.bytes / sizeof(S3Fact); i++) {
-        char key[RELAY_KEY_BYTES];
-        const size_t n = strlen(name);
         S3Fact fact;
         memcpy(&fact, page->facts.data + i * sizeof fact, sizeof fact);
-        if (n - n_prefix - 3 < sizeof key) {
-            memcpy(key, name + n_prefix, n - n_prefix - 3);
-            key[n - n_prefix - 3] = '\0';
-            TRY(visit(ctx, kind_of(page->s3, name), key, &fact));
-        }
-        name += n + 1;
+        TRY(show(page->s3, kind_of(page->s3, name), name, &fact, visit, ctx));
+        name += strlen(name) + 1;
     }
     return 0;
 }
 
-int relay_s3_list(RelayS3 *s3, const char *under, S3Visit visit, void *ctx) {
+static int list_things(RelayS3 *s3, const char *under, S3Visit visit, void *ctx) {
     Page page;
     int rc = 0;
     page_init(&page, s3);
@@ -272,13 +278,19 @@ int relay_s3_drop(Relay *relay, const char *const *prefixes, int n_prefixes, int
 
 /* ---- uploads that nobody goes on with ---- */
 
-typedef struct Uploads {
+typedef struct Upload {
+    const char *name, *id;
+    int64_t began_ms; /* by the store's clock, since 1970; -1: not told */
+} Upload;
+
+typedef int (*UploadVisit)(void *ctx, const Upload *upload);
+
+typedef struct Uploads { /* a page of them */
     const RelayS3 *s3;
-    Buf pairs;         /* a name and an id, each with a zero byte behind */
-    Buf name, id;      /* of the one being read */
-    int64_t began_ms;  /* of it; -1 not told */
-    int64_t before_ms; /* only those that began before; by the store's clock */
-    int64_t n;
+    Buf pairs;              /* a name and an id of each, each with a zero byte behind */
+    Buf began;              /* int64_t of each */
+    Buf name, id;           /* of the one being read */
+    int64_t began_ms;       /* of it */
     Buf next_name, next_id; /* where the next page begins */
     bool more;
 } Uploads;
@@ -286,6 +298,20 @@ typedef struct Uploads {
 static int set_text(Buf *out, const char *text) {
     buf_clear(out);
     return buf_text(out, text);
+}
+
+/* One was read: what is not said of the next one must not be taken from it. */
+static int keep_upload(Uploads *uploads) {
+    int rc = 0;
+    if (uploads->id.bytes > 0 && kind_of(uploads->s3, buf_string(&uploads->name)) == 'o') {
+        TRY(buf_add(&uploads->pairs, uploads->name.data, uploads->name.bytes + 1));
+        TRY(buf_add(&uploads->pairs, uploads->id.data, uploads->id.bytes + 1));
+        rc = buf_add(&uploads->began, &uploads->began_ms, sizeof uploads->began_ms);
+    }
+    buf_clear(&uploads->name);
+    buf_clear(&uploads->id);
+    uploads->began_ms = -1;
+    return rc;
 }
 
 static int take_upload(void *arg, const char *path, const char *text) {
@@ -306,16 +332,10 @@ static int take_upload(void *arg, const char *path, const char *text) {
         uploads->more = strcmp(text, "true") == 0;
     if (strcmp(path, "Upload/Initiated") == 0)
         uploads->began_ms = time_of(text);
-    if (strcmp(path, "Upload") == 0 && kind_of(uploads->s3, buf_string(&uploads->name)) == 'o' &&
-        uploads->began_ms <= uploads->before_ms) {
-        uploads->n++;
-        TRY(buf_add(&uploads->pairs, uploads->name.data, uploads->name.bytes + 1));
-        return buf_add(&uploads->pairs, buf_string(&uploads->id), uploads->id.bytes + 1);
-    }
-    return 0;
+    return strcmp(path, "Upload") == 0 ? keep_upload(uploads) : 0;
 }
 
-static int list_uploads(RelayS3 *s3, const char *under, Uploads *uploads) {
+static int list_page(RelayS3 *s3, const char *under, Uploads *uploads) {
     Buf query;
     int rc = 0;
     buf_init(&query, 0);
@@ -328,50 +348,99 @@ static int list_uploads(RelayS3 *s3, const char *under, Uploads *uploads) {
     S3Request request = {.method = "GET", .query = query.data};
     uploads->more = false;
     buf_clear(&uploads->pairs);
+    buf_clear(&uploads->began);
     TRY_DONE(ask_xml(s3, &request, take_upload, uploads));
 done:
     buf_done(&query);
     return rc;
 }
 
-static int abort_uploads(RelayS3 *s3, const Uploads *uploads) {
-    const Buf *pairs = &uploads->pairs;
-    for (size_t at = 0; at < pairs->bytes;) {
-        const char *name = pairs->data + at;
-        const char *id = name + strlen(name) + 1;
-        Buf query;
-        buf_init(&query, 0);
-        int rc = add_parameter(&query, "uploadId", id, "", "");
-        S3Request request = {.method = "DELETE", .name = name, .query = query.data};
-        if (rc >= 0)
-            rc = relay_s3_ask(s3, &request);
-        buf_done(&query);
-        TRY(rc);
-        at += strlen(name) + strlen(id) + 2;
+static int visit_page(const Uploads *uploads, UploadVisit visit, void *ctx) {
+    Upload upload = {.name = uploads->pairs.data};
+    for (size_t i = 0; i < uploads->began.bytes / sizeof upload.began_ms; i++) {
+        upload.id = upload.name + strlen(upload.name) + 1;
+        memcpy(&upload.began_ms, uploads->began.data + i * sizeof upload.began_ms,
+               sizeof upload.began_ms);
+        TRY(visit(ctx, &upload));
+        upload.name = upload.id + strlen(upload.id) + 1;
     }
+    return 0;
+}
+
+static int visit_uploads(RelayS3 *s3, const char *under, UploadVisit visit, void *ctx) {
+    Uploads uploads = {.s3 = s3, .began_ms = -1};
+    Buf *const bufs[] = {&uploads.pairs, &uploads.began,     &uploads.name,
+                         &uploads.id,    &uploads.next_name, &uploads.next_id};
+    const size_t n_bufs = sizeof bufs / sizeof bufs[0];
+    int rc = 0;
+    for (size_t i = 0; i < n_bufs; i++)
+        buf_init(bufs[i], 0);
+    for (int i = 0; i < MAX_UPLOAD_PAGES && rc >= 0 && (i == 0 || uploads.more); i++) {
+        rc = list_page(s3, under, &uploads);
+        if (rc >= 0)
+            rc = visit_page(&uploads, visit, ctx);
+    }
+    for (size_t i = 0; i < n_bufs; i++)
+        buf_done(bufs[i]);
+    return rc;
+}
+
+typedef struct Ending {
+    RelayS3 *s3;
+    int64_t before_ms; /* only those that began before; by the store's clock */
+    bool any_age, dry_run;
+    int64_t n;
+} Ending;
+
+static int abort_upload(RelayS3 *s3, const Upload *upload) {
+    Buf query;
+    buf_init(&query, 0);
+    int rc = add_parameter(&query, "uploadId", upload->id, "", "");
+    S3Request request = {.method = "DELETE", .name = upload->name, .query = query.data};
+    if (rc >= 0)
+        rc = relay_s3_ask(s3, &request);
+    buf_done(&query);
+    return rc;
+}
+
+static int end_upload(void *ctx, const Upload *upload) {
+    Ending *ending = ctx;
+    bool old = upload->began_ms >= 0 && upload->began_ms <= ending->before_ms;
+    if (!old && !ending->any_age)
+        return 0;
+    if (!ending->dry_run)
+        TRY(abort_upload(ending->s3, upload));
+    ending->n++;
     return 0;
 }
 
 int relay_s3_end_uploads(RelayS3 *s3, const char *under, int64_t older_ms, bool dry_run,
                          int64_t *out_n) {
-    Uploads uploads = {.s3 = s3,
-                       .began_ms = -1,
-                       .before_ms =
-                           older_ms > 0 ? s3_client_wall_us() / 1000 - older_ms : INT64_MAX};
-    Buf *const bufs[] = {&uploads.pairs, &uploads.name, &uploads.id, &uploads.next_name,
-                         &uploads.next_id};
-    int rc = 0;
-    for (int i = 0; i < 5; i++)
-        buf_init(bufs[i], 0);
-    for (int i = 0; i < MAX_UPLOAD_PAGES && rc >= 0 && (i == 0 || uploads.more); i++) {
-        rc = list_uploads(s3, under, &uploads);
-        if (rc >= 0 && !dry_run)
-            rc = abort_uploads(s3, &uploads);
-    }
-    for (int i = 0; i < 5; i++)
-        buf_done(bufs[i]);
-    *out_n = uploads.n;
+    Ending ending = {.s3 = s3,
+                     .before_ms = s3_client_wall_us() / 1000 - older_ms,
+                     .any_age = older_ms <= 0,
+                     .dry_run = dry_run};
+    int rc = visit_uploads(s3, under, end_upload, &ending);
+    *out_n = ending.n;
     return rc;
+}
+
+typedef struct Showing {
+    const RelayS3 *s3;
+    S3Visit visit;
+    void *ctx;
+} Showing;
+
+static int show_upload(void *ctx, const Upload *upload) {
+    const Showing *showing = ctx;
+    S3Fact fact = {.bytes = -1, .modified_ms = upload->began_ms};
+    return show(showing->s3, 'u', upload->name, &fact, showing->visit, showing->ctx);
+}
+
+int relay_s3_list(RelayS3 *s3, const char *under, S3Visit visit, void *ctx) {
+    Showing showing = {s3, visit, ctx};
+    TRY(list_things(s3, under, visit, ctx));
+    return visit_uploads(s3, under, show_upload, &showing);
 }
 
 /* What a put leaves that was killed on the way: parts that nobody sees and that cost. */

@@ -28,6 +28,8 @@ static int show(void *ctx, char kind, const char *key, const S3Fact *fact) {
     RelayItem item = {.kind = RELAY_ITEM_OBJECT, .key = key, .bytes = fact->bytes, .idle_ms = -1};
     if (fact->modified_ms >= 0)
         item.idle_ms = idle_ms > 0 ? idle_ms : 0;
+    if (kind == 'u')
+        item.kind = RELAY_ITEM_UPLOAD;
     if (kind == 'n')
         TRY(note_kind(survey->s3, key, &item.kind));
     return survey->visit(survey->ctx, &item);
@@ -38,11 +40,12 @@ static int s3_visit(Relay *relay, const char *prefix, RelayVisit visit, void *ct
     return relay_s3_list(survey.s3, prefix, show, &survey);
 }
 
-/* Uploads in parts that nobody goes on with count as pieces; what is in them the store tells no one
- * who does not ask for each. */
-static int s3_sweep(Relay *relay, int64_t older_ms, bool dry_run, RelaySwept *out_swept) {
-    return relay_s3_end_uploads((RelayS3 *)relay, "", older_ms > 0 ? older_ms : 1, dry_run,
-                                &out_swept->n_pieces);
+/* Uploads in parts that nobody goes on with. How much is in them the store tells only who asks for
+ * each. */
+static int s3_sweep(Relay *relay, const char *prefix, int64_t older_ms, bool dry_run,
+                    RelaySwept *out_swept) {
+    return relay_s3_end_uploads((RelayS3 *)relay, prefix, older_ms > 0 ? older_ms : 1, dry_run,
+                                &out_swept->n_uploads);
 }
 
 static int s3_about(Relay *relay, RelayTell tell, void *ctx) {

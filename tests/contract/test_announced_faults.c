@@ -298,7 +298,7 @@ ANNOUNCED_TEST(surveyed) {
     cr_expect_eq(relay_survey_visit(relay, "", count_item, n), 0, "%s", err_text());
     cr_expect(n[RELAY_ITEM_OBJECT] == 1 && n[RELAY_ITEM_NOTE] == 1, "%d objects, %d notes",
               n[RELAY_ITEM_OBJECT], n[RELAY_ITEM_NOTE]);
-    cr_expect_eq(relay_survey_sweep(relay, 60000, false, &swept), 0, "%s", err_text());
+    cr_expect_eq(relay_survey_sweep(relay, "", 60000, false, &swept), 0, "%s", err_text());
     redis_server_kill(&server);
     cr_expect_eq(relay_survey_visit(relay, "", count_item, n), ERR_UNREACHABLE, "%s", err_text());
 }

@@ -20,19 +20,17 @@ static void leave(void) {
     free(data);
 }
 
-/* Every key was last used two hours ago. */
-static void age(void) {
-    place_ask(&place, "EVAL \"for _, k in ipairs(redis.call('KEYS', '*')) do "
-                      "redis.call('RESTORE', k, redis.call('PTTL', k), "
-                      "redis.call('DUMP', k), 'REPLACE', 'IDLETIME', 7200) end return 1\" 0");
-}
-
-static void sweep(bool dry_run, int64_t expected) {
+static void sweep_under(const char *prefix, bool dry_run, int64_t expected) {
     RelaySwept swept = {.n_pieces = -1};
-    cr_assert_eq(relay_survey_sweep(place.direct, 60000, dry_run, &swept), 0, "%s", err_text());
+    cr_assert_eq(relay_survey_sweep(place.direct, prefix, 60000, dry_run, &swept), 0, "%s",
+                 err_text());
     cr_expect_eq(swept.n_pieces, expected, "%lld pieces, not %lld", (long long)swept.n_pieces,
                  (long long)expected);
     cr_expect(expected == 0 || swept.piece_bytes >= 100 * expected);
+}
+
+static void sweep(bool dry_run, int64_t expected) {
+    sweep_under("", dry_run, expected);
 }
 
 Test(redis_survey, orphan_pieces_go, .init = enter, .fini = leave) {
@@ -40,8 +38,10 @@ Test(redis_survey, orphan_pieces_go, .init = enter, .fini = leave) {
     cr_assert_eq(place_put(place.direct, "job/g1/t0/lost", data, BYTES, 5000), 0);
     place_ask(&place, "DEL funcpipe:o:job/g1/t0/lost");
     sweep(false, 0); /* its writer may be about to put the entry */
-    age();
+    place_ask(&place, REDIS_SERVER_AGE);
     sweep(true, 3);
+    sweep_under("jo", false, 0);
+    sweep_under("job/g1", true, 3);
     sweep(false, 3);
     sweep(false, 0);
     cr_expect_eq(place_ask(&place, REDIS_SERVER_PIECES), 3);
@@ -57,7 +57,7 @@ Test(redis_survey, pieces_of_a_writer_that_lost, .init = enter, .fini = leave) {
                  tokens[i], 0);
         place_ask(&place, line);
     }
-    age();
+    place_ask(&place, REDIS_SERVER_AGE);
     sweep(false, 2);
     cr_expect_eq(place_ask(&place, REDIS_SERVER_PIECES), 3);
     place_expect(place.proxied, "job/g1/t0/whole", data, BYTES);
@@ -82,7 +82,7 @@ Test(redis_survey, looking_leaves_no_trace, .init = enter, .fini = leave) {
     cr_assert_eq(place_put(place.direct, "job/g1/t0/short", data, 10, 5000), 0);
     cr_assert_eq(place_put(place.direct, "job/g10/t0/other", data, 10, 5000), 0);
     cr_assert_eq(relay_note_put(place.direct, "job/g1/n/h.0.0", "x", 1, 60000), 0);
-    age();
+    place_ask(&place, REDIS_SERVER_AGE);
     for (int round = 0; round < 2; round++) {
         Seen seen = {0};
         cr_assert_eq(relay_survey_visit(place.direct, "job/g1", see, &seen), 0, "%s", err_text());

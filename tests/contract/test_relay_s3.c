@@ -173,12 +173,14 @@ Test(s3_store, killed_in_an_upload, .init = enter, .fini = leave) {
     cr_assert_eq(uploads(), 1, "no upload was caught");
     cr_expect_eq(relay_has(relay, key), 0, "a part of it is there");
     clock_sleep_until(clock_deadline_ms(20));
-    cr_expect_eq(relay_survey_sweep(relay, 3600000, false, &swept), 0, "%s", err_text());
-    cr_expect_eq(swept.n_pieces, 0, "it may be going on");
-    cr_expect_eq(relay_survey_sweep(relay, 1, true, &swept), 0, "%s", err_text());
-    cr_expect_eq(swept.n_pieces, 1, "%lld uploads are told", (long long)swept.n_pieces);
-    cr_expect_eq(relay_survey_sweep(relay, 1, false, &swept), 0, "%s", err_text());
-    cr_expect_eq(swept.n_pieces, 1, "%lld uploads are told", (long long)swept.n_pieces);
+    cr_expect_eq(relay_survey_sweep(relay, "", 3600000, false, &swept), 0, "%s", err_text());
+    cr_expect_eq(swept.n_uploads, 0, "it may be going on");
+    cr_expect_eq(relay_survey_sweep(relay, "jo", 1, false, &swept), 0, "%s", err_text());
+    cr_expect_eq(swept.n_uploads, 0, "it is no job's of that name");
+    cr_expect_eq(relay_survey_sweep(relay, "job", 1, true, &swept), 0, "%s", err_text());
+    cr_expect_eq(swept.n_uploads, 1, "%lld uploads are told", (long long)swept.n_uploads);
+    cr_expect_eq(relay_survey_sweep(relay, "", 1, false, &swept), 0, "%s", err_text());
+    cr_expect_eq(swept.n_uploads, 1, "%lld uploads are told", (long long)swept.n_uploads);
     cr_expect_eq(uploads(), 0, "it is left");
     free(data);
 }

@@ -6,9 +6,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/err.h"
+#include "storage/relay.h"
 #include "tests/support/e2e.h"
 #include "tests/support/redis_server.h"
+#include "tests/support/s3_fake.h"
 
 static RedisServerProcess server;
 
@@ -70,10 +73,7 @@ Test(gc_doctor, a_dead_job_beside_a_live_one, .init = enter, .fini = leave) {
         e2e_sleep_ms(10); /* its last heartbeats expire */
     cr_expect_str_eq(e2e_text(generation(ask("gc", url, 0), "dead"), "state"), "young");
     /* Nobody has used any key for two hours, it seems: those of the live one, too. */
-    redis_server_ask(server.port,
-                     "EVAL \"for _, k in ipairs(redis.call('KEYS', '*')) do local t = "
-                     "redis.call('PTTL', k) if t > 0 then redis.call('RESTORE', k, t, "
-                     "redis.call('DUMP', k), 'REPLACE', 'IDLETIME', 7200) end end return 1\" 0");
+    redis_server_ask(server.port, REDIS_SERVER_AGE);
     const cJSON *report = ask("gc", url, 0);
     cr_expect(cJSON_IsTrue(cJSON_GetObjectItem(generation(report, "dead"), "removed")));
     cr_expect_str_eq(e2e_text(generation(report, "live"), "state"), "running");
@@ -83,6 +83,37 @@ Test(gc_doctor, a_dead_job_beside_a_live_one, .init = enter, .fini = leave) {
     cr_assert_eq(e2e_wait(&live), 130, "%s", e2e_read(live.err));
     cr_expect_eq(e2e_count("live", "worker_died"), 0);
     cr_expect_eq(redis_server_ask(server.port, "DBSIZE"), 0);
+}
+
+/* A dead generation, what was begun for it and for others, as a run tells it. */
+Test(gc_doctor, uploads_that_nobody_ended, .init = e2e_enter, .fini = e2e_leave) {
+    S3Fake *fake = NULL;
+    Relay *relay = NULL;
+    char url[128];
+    E2e run;
+    cr_assert_eq(s3_fake_start(&fake), 0, "%s", err_text());
+    setenv("AWS_ACCESS_KEY_ID", "AKTEST", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
+    snprintf(url, sizeof url, "s3://bucket/j?endpoint=http://127.0.0.1:%d", s3_fake_port(fake));
+    cr_assert_eq(relay_open(url, &relay), 0, "%s", err_text());
+    cr_assert_eq(relay_put(relay, "dead/claim.1", NULL, 0, CLOCK_NEVER), 0, "%s", err_text());
+    relay_close(relay);
+    s3_fake_begin(fake, "j/dead/g1/t0/a.0-1.0/.o");
+    s3_fake_begin(fake, "j/other/g1/t0/a.0-1.0/.o");
+    s3_fake_age(fake, 7200000);
+    static const char words[] =
+        "1 of 1 generation would be removed: 0 B; 2 uploads that nobody ended\n";
+    cr_expect_eq(e2e_run(&run, E2E_ARGS("gc", url, "--dry-run")), 0, "%s", e2e_read(run.err));
+    cr_expect(strstr(e2e_read(run.out), words), "%s", e2e_read(run.out));
+    cr_expect_eq(e2e_run(&run, E2E_ARGS("gc", url, "--job", "dead")), 0, "%s", e2e_read(run.err));
+    cr_expect(strstr(e2e_read(run.out), "removed: 0 B; 1 upload that nobody ended\n"), "%s",
+              e2e_read(run.out));
+    cr_expect_eq(s3_fake_objects(fake), 0);
+    const cJSON *report = ask("gc", url, 0);
+    cr_expect_eq(e2e_number(report, "uploads"), 1);
+    cr_expect_eq(e2e_number(report, "pieces"), 0);
+    cr_expect_eq(s3_fake_uploads(fake), 0);
+    s3_fake_stop(fake);
 }
 
 static const cJSON *fact(const cJSON *report, const char *name) {

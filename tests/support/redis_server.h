@@ -28,6 +28,11 @@ void redis_server_stop(RedisServerProcess *server);
  * return the last answer when it is a number, 0 for other answers of one line, and -1 for an error
  * (printed) or no connection. */
 int64_t redis_server_ask(int port, const char *lines);
+/* For it: every key was last used two hours ago. */
+#define REDIS_SERVER_AGE                                                                           \
+    "EVAL \"for _, k in ipairs(redis.call('KEYS', '*')) do local t = redis.call('PTTL', k) "       \
+    "if t > 0 then redis.call('RESTORE', k, t, redis.call('DUMP', k), 'REPLACE', 'IDLETIME', "     \
+    "7200) end end return 1\" 0"
 /* For it: the keys without a time to live; the pieces of long objects; the memory in use. */
 #define REDIS_SERVER_IMMORTAL                                                                      \
     "EVAL \"local n = 0 for _, k in ipairs(redis.call('KEYS', '*')) do "                           \

@@ -33,6 +33,7 @@ typedef struct Thing { /* an object, or a part of an upload */
 
 typedef struct Upload {
     char name[600], id[40];
+    int64_t made_ns;
     Thing *parts;
     struct Upload *next;
 } Upload;
@@ -219,6 +220,17 @@ static void get_object(Call *call) {
     buf_add(&call->answer, thing->data + first, (size_t)(last - first + 1));
 }
 
+/* When that was, as lists tell it. */
+static void say_date(Call *call, const char *element, int64_t made_ns) {
+    char date[64];
+    int64_t ago_ms = (clock_now_ns() - made_ns) / CLOCK_NS_PER_MS;
+    int64_t then_ms = clock_wall_ms() + call->fake->ahead_s * 1000 - ago_ms;
+    time_t then = (time_t)(then_ms / 1000);
+    struct tm utc;
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", gmtime_r(&then, &utc));
+    buf_printf(&call->answer, "<%s>%s.%03dZ</%s>", element, date, (int)(then_ms % 1000), element);
+}
+
 static int compare_things(const void *a, const void *b) {
     return strcmp((*(Thing *const *)a)->name, (*(Thing *const *)b)->name);
 }
@@ -243,7 +255,9 @@ static void list_objects(Call *call) {
     for (; n_said < n && n_said < fake->page; n_said++) {
         buf_text(&call->answer, "<Contents><Key>");
         s3_xml_escape(&call->answer, found[n_said]->name);
-        buf_printf(&call->answer, "</Key><Size>%zu</Size></Contents>", found[n_said]->bytes);
+        buf_text(&call->answer, "</Key>");
+        say_date(call, "LastModified", found[n_said]->made_ns);
+        buf_printf(&call->answer, "<Size>%zu</Size></Contents>", found[n_said]->bytes);
     }
     if (n_said < n) {
         buf_text(&call->answer, "<NextContinuationToken>");
@@ -290,12 +304,18 @@ static void end_upload(Upload **at) {
     free(upload);
 }
 
-static void begin_upload(Call *call) {
+static Upload *add_upload(S3Fake *fake, const char *name) {
     Upload *upload = calloc(1, sizeof *upload);
-    snprintf(upload->name, sizeof upload->name, "%s", call->name);
-    snprintf(upload->id, sizeof upload->id, "up+%d/=", ++call->fake->n_ids);
-    upload->next = call->fake->uploads;
-    call->fake->uploads = upload;
+    snprintf(upload->name, sizeof upload->name, "%s", name);
+    snprintf(upload->id, sizeof upload->id, "up+%d/=", ++fake->n_ids);
+    upload->made_ns = clock_now_ns();
+    upload->next = fake->uploads;
+    fake->uploads = upload;
+    return upload;
+}
+
+static void begin_upload(Call *call) {
+    const Upload *upload = add_upload(call->fake, call->name);
     buf_printf(&call->answer,
                "<InitiateMultipartUploadResult><UploadId>%s</UploadId>"
                "</InitiateMultipartUploadResult>",
@@ -350,9 +370,12 @@ static void list_uploads(Call *call) {
     parameter(call, "prefix", prefix, sizeof prefix);
     buf_text(&call->answer, "<ListMultipartUploadsResult>");
     for (const Upload *upload = call->fake->uploads; upload; upload = upload->next) {
-        if (strncmp(upload->name, prefix, strlen(prefix)) == 0)
-            buf_printf(&call->answer, "<Upload><Key>%s</Key><UploadId>%s</UploadId></Upload>",
-                       upload->name, upload->id);
+        if (strncmp(upload->name, prefix, strlen(prefix)) != 0)
+            continue;
+        buf_printf(&call->answer, "<Upload><Key>%s</Key><UploadId>%s</UploadId>", upload->name,
+                   upload->id);
+        say_date(call, "Initiated", upload->made_ns);
+        buf_text(&call->answer, "</Upload>");
     }
     buf_text(&call->answer, "<IsTruncated>false</IsTruncated></ListMultipartUploadsResult>");
 }
@@ -667,6 +690,21 @@ void s3_fake_fill(S3Fake *fake, int n) {
         snprintf(name, sizeof name, "other/%d", i);
         put_thing(&fake->objects, name, 0, "x", 1);
     }
+    pthread_mutex_unlock(&fake->lock);
+}
+
+void s3_fake_age(S3Fake *fake, int64_t ms) {
+    pthread_mutex_lock(&fake->lock);
+    for (Thing *thing = fake->objects; thing; thing = thing->next)
+        thing->made_ns -= ms * CLOCK_NS_PER_MS;
+    for (Upload *upload = fake->uploads; upload; upload = upload->next)
+        upload->made_ns -= ms * CLOCK_NS_PER_MS;
+    pthread_mutex_unlock(&fake->lock);
+}
+
+void s3_fake_begin(S3Fake *fake, const char *name) {
+    pthread_mutex_lock(&fake->lock);
+    add_upload(fake, name);
     pthread_mutex_unlock(&fake->lock);
 }
 

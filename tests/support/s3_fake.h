@@ -52,7 +52,9 @@ void s3_fake_page(S3Fake *fake, int n);            /* names of one listing (1000
 /* A store that remembers: a name that was not there stays so for its readers this long after it was
  * first asked for, and listings show nothing that is younger. */
 void s3_fake_stale(S3Fake *fake, int64_t ms);
-void s3_fake_fill(S3Fake *fake, int n); /* put n objects that are nobody's: other/0, ... */
+void s3_fake_fill(S3Fake *fake, int n);     /* put n objects that are nobody's: other/0, ... */
+void s3_fake_age(S3Fake *fake, int64_t ms); /* what is there came so much earlier */
+void s3_fake_begin(S3Fake *fake, const char *name); /* an upload that nobody goes on with */
 
 /* Requests since the rules were set: those that match as a rule's `request` does. */
 int s3_fake_count(S3Fake *fake, const char *request);

@@ -137,7 +137,10 @@ Test(gc, empty_folders) {
     run(NULL, true, &report);
     cr_expect_eq(report.swept.n_folders, 2);
     gc_done(&report);
-    run(NULL, false, &report);
+    run("jo", false, &report);
+    cr_expect_eq(report.swept.n_folders, 0, "another job's folders went");
+    gc_done(&report);
+    run("job", false, &report);
     cr_expect_eq(report.swept.n_folders, 2);
     gc_done(&report);
     cr_expect_eq(access(temp_path("relay/job/g1/t1"), F_OK), -1);
