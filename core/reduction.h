@@ -27,6 +27,10 @@
 #define REDUCE_LEAST_RATE_BYTES_PER_S INT64_C(1000)
 #define REDUCE_MAX_RATE_BYTES_PER_S INT64_C(1000000000000)
 
+/* Connections to its relay that a worker opens: for its queues, its heartbeat and its saves. Where
+ * it sums gradients with others it has more, which move them. */
+enum { WORKER_LINKS = 5, WORKER_LINKS_UP = 2, WORKER_LEAST_DOWN = 4, WORKER_MOST_DOWN = 8 };
+
 typedef enum ReduceForm {
     REDUCE_AUTO, /* reduction_choose says which */
     REDUCE_WHOLE,

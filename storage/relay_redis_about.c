@@ -4,6 +4,7 @@
 
 #include "core/clock.h"
 #include "core/err.h"
+#include "core/reduction.h"
 #include "core/text.h"
 #include "storage/relay_redis_parts.h"
 
@@ -180,6 +181,7 @@ static void tell_longest(const Telling *telling) {
 
 static void tell_clients(const Telling *telling) {
     char value[VALUE_BYTES];
+    char problem[VALUE_BYTES];
     int64_t n = info_number(telling, "connected_clients", -1);
     int64_t most = info_number(telling, "maxclients", -1);
     if (n < 0)
@@ -188,10 +190,12 @@ static void tell_clients(const Telling *telling) {
         snprintf(value, sizeof value, "%lld of at most %lld", (long long)n, (long long)most);
     else
         snprintf(value, sizeof value, "%lld", (long long)n);
-    say(telling, "connections", value,
-        most > 0 && n > most - most / 10
-            ? "nearly all connections are taken, and each worker needs five: raise maxclients"
-            : NULL);
+    snprintf(problem, sizeof problem,
+             "nearly all connections are taken, and each worker needs %d, %d to %d where it sums "
+             "gradients with others: raise maxclients",
+             WORKER_LINKS, WORKER_LINKS + WORKER_LINKS_UP + WORKER_LEAST_DOWN,
+             WORKER_LINKS + WORKER_LINKS_UP + WORKER_MOST_DOWN);
+    say(telling, "connections", value, most > 0 && n > most - most / 10 ? problem : NULL);
 }
 
 /* The server's clock against ours in the middle of the question. */

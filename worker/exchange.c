@@ -405,7 +405,7 @@ static ReduceForm form_of(const ExchangeSetup *setup) {
 
 int exchange_threads_down(const ExchangeSetup *setup) {
     const int32_t n = form_of(setup) == REDUCE_WHOLE ? setup->n_members : 0;
-    return n < 4 ? 4 : n < TRANSFERS_MAX_THREADS ? n : TRANSFERS_MAX_THREADS;
+    return n < WORKER_LEAST_DOWN ? WORKER_LEAST_DOWN : n < WORKER_MOST_DOWN ? n : WORKER_MOST_DOWN;
 }
 
 int exchange_open(const ExchangeSetup *setup, Transfers *transfers, Exchange **out_exchange) {

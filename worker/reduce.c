@@ -100,12 +100,11 @@ static int reduce_list_parts(Reduce *reduce) {
 }
 
 static int reduce_open_transfers(Reduce *reduce, const ExchangeSetup *exchange) {
-    enum { N_UP = 2 };
     if (reduce->transfers != NULL) {
         return 0;
     }
-    return transfers_open(reduce->setup.order, reduce->setup.open_relay, reduce->setup.ctx, N_UP,
-                          exchange_threads_down(exchange), &reduce->transfers);
+    return transfers_open(reduce->setup.order, reduce->setup.open_relay, reduce->setup.ctx,
+                          WORKER_LINKS_UP, exchange_threads_down(exchange), &reduce->transfers);
 }
 
 /* The stage's own parameters, over its replicas. */

@@ -263,6 +263,7 @@ static int run_open_reduce(Worker *worker) {
 }
 
 static int run_open_pulse(Worker *worker) {
+    _Static_assert(WORKER_LINKS == QUEUE_N + 2, "its queues, its heartbeat and its saves");
     Relay *relay = NULL;
     for (int q = 0; q < QUEUE_N; q++) {
         TRY(run_open_relay(worker, &relay));

@@ -19,7 +19,7 @@ struct Transfer { /* the first member of the submitter's own struct, which keeps
 };
 
 typedef enum Direction { TRANSFER_UP, TRANSFER_DOWN, TRANSFER_N_DIRECTIONS } Direction;
-enum { TRANSFERS_MAX_THREADS = 8 }; /* a direction */
+enum { TRANSFERS_MAX_THREADS = WORKER_MOST_DOWN }; /* a direction */
 
 typedef struct Transfers Transfers;
 

@@ -1,6 +1,7 @@
 /* What a survey of a Redis relay shows, and the pieces it sweeps: those of objects that are
  * nowhere, and of writers that lost. */
 #include "storage/relay_survey.h"
+#include "tests/support/redis_fake.h"
 #include "tests/support/redis_place.h"
 
 enum { BYTES = (2 << 20) + 100 }; /* three pieces of 1 MiB */
@@ -139,5 +140,97 @@ Test(redis_survey, open_to_everybody) {
     expect_login("127.0.0.1", true);
     place_ask(&place, "CONFIG SET bind 127.0.0.1");
     expect_login("localhost", false);
+    place_close(&place);
+}
+
+/* ---- what is wrong ---- */
+
+typedef struct Told { /* the fact of that name */
+    const char *name;
+    char value[256], problem[512];
+} Told;
+
+static void tell_one(void *ctx, const char *name, const char *value, const char *problem) {
+    Told *told = ctx;
+    if (strcmp(name, told->name) != 0)
+        return;
+    snprintf(told->value, sizeof told->value, "%s", value);
+    snprintf(told->problem, sizeof told->problem, "%s", problem ? problem : "");
+}
+
+#define LIVELY "connected_clients:91\r\nmaxclients:100\r\n"
+
+/* What a server says, and what is told of it; problem NULL: none. The clock is not ours but for
+ * `off_s`. */
+static const struct {
+    const char *info;
+    int off_s;
+    const char *name, *value, *problem;
+} cases[] = {
+    {"connected_clients:90\r\nmaxclients:100\r\n", 0, "connections", "90 of at most 100", NULL},
+    {LIVELY, 0, "connections", "91 of at most 100",
+     "each worker needs 5, 11 to 15 where it sums gradients with others"},
+    {"connected_clients:7\r\n", 0, "connections", "7", NULL},
+    {"aof_enabled:0\r\nrdb_last_bgsave_status:ok\r\n", 0, "persistence", "not known", NULL},
+    {"aof_enabled:0\r\nrdb_last_bgsave_status:err\r\n", 0, "persistence", "not known",
+     "the last snapshot failed"},
+    {"used_memory:104857600\r\nmaxmemory:171966464\r\n", 0, "memory", "100 MiB used of 164 MiB",
+     NULL},
+    {"used_memory:104857600\r\nmaxmemory:171966463\r\n", 0, "memory", "100 MiB used of 164 MiB",
+     "less than 64 MiB are free"},
+    {"", 0, "memory", "not known", NULL},
+    {"", 0, "clock_skew", "ms", NULL},
+    {"", 60, "clock_skew", "59", "set both by NTP"},
+    {"", -60, "clock_skew", "-60", "set both by NTP"},
+    {"", 0, "tls", "none", NULL},
+};
+
+Test(redis_survey, what_is_wrong) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char info[256];
+        char now[64];
+        char url[64];
+        Relay *relay = NULL;
+        RedisFake *fake = NULL;
+        Told told = {.name = cases[i].name};
+        snprintf(info, sizeof info, "$%zu\r\nredis_version:7.0.15\r\n%s\r\n",
+                 strlen("redis_version:7.0.15\r\n") + strlen(cases[i].info), cases[i].info);
+        snprintf(now, sizeof now, "*2\r\n$10\r\n%010lld\r\n$6\r\n000000\r\n",
+                 (long long)(clock_wall_ms() / 1000 + cases[i].off_s));
+        const FakeRule rules[] = {{"INFO", info, FAKE_SAY, 0}, {"TIME", now, FAKE_SAY, 0}, {0}};
+        cr_assert_eq(redis_fake_start(rules, &fake), 0, "%s", err_text());
+        snprintf(url, sizeof url, "redis://127.0.0.1:%d", redis_fake_port(fake));
+        cr_assert_eq(relay_open(url, &relay), 0, "%s", err_text());
+        cr_assert_eq(relay_survey_about(relay, tell_one, &told), 0, "%s", err_text());
+        relay_close(relay);
+        redis_fake_stop(fake);
+        cr_expect(strstr(told.value, cases[i].value), "%zu: '%s'", i, told.value);
+        cr_expect(cases[i].problem ? strstr(told.problem, cases[i].problem) != NULL
+                                   : !told.problem[0],
+                  "%zu: '%s'", i, told.problem);
+    }
+}
+
+static void expect_tls(const char *value, const char *problem) {
+    char url[256];
+    Relay *relay = NULL;
+    Told told = {.name = "tls"};
+    snprintf(url, sizeof url, "rediss://127.0.0.1:%d%s", proxy_port(place.proxy), place.rest);
+    cr_assert_eq(relay_open(url, &relay), 0, "%s", err_text());
+    cr_assert_eq(relay_survey_about(relay, tell_one, &told), 0, "%s", err_text());
+    cr_expect(strstr(told.value, value), "%s", told.value);
+    cr_expect_str_eq(told.problem, problem);
+    relay_close(relay);
+}
+
+Test(redis_survey, a_certificate_expires) {
+    char line[320];
+    place_open_tls(&place);
+    expect_tls("TLSv1.3, the certificate is valid for 36", "");
+    snprintf(line, sizeof line, "CONFIG SET tls-cert-file %s/soon.crt tls-key-file %s/soon.key",
+             place.folder, place.folder);
+    place_ask(&place, line);
+    expect_tls("TLSv1.3, the certificate is valid for ",
+               "the server's certificate expires within two weeks: renew it");
     place_close(&place);
 }

@@ -150,12 +150,12 @@ int redis_server_certificates(const char *folder) {
              "key() { openssl ecparam -name prime256v1 -genkey -noout -out \"$1\".key; } && "
              "key ca && openssl req -x509 -new -key ca.key -subj /CN=ca -days 3650 -out ca.crt && "
              "issue() { key \"$1\" && openssl req -new -key \"$1\".key -subj \"/CN=$1\" | "
-             "openssl x509 -req -CA ca.crt -CAkey ca.key -CAcreateserial -days 3650 "
+             "openssl x509 -req -CA ca.crt -CAkey ca.key -CAcreateserial -days ${2:-3650} "
              "-extfile \"$1\".ext -out \"$1\".crt; } && "
              "echo subjectAltName=DNS:localhost,IP:127.0.0.1 >server.ext && "
              "echo subjectAltName=DNS:elsewhere.example >other.ext && "
-             "echo subjectAltName=DNS:client >client.ext && "
-             "issue server && issue other && issue client",
+             "echo subjectAltName=DNS:client >client.ext && cp server.ext soon.ext && "
+             "issue server && issue other && issue client && issue soon 5",
              folder);
     return system(command) == 0 ? 0 : err_set(ERR_UNSUPPORTED, "openssl made no certificates");
 }

@@ -42,7 +42,8 @@ int64_t redis_server_ask(int port, const char *lines);
     "EVAL \"return tonumber(string.match(redis.call('INFO', 'memory'), 'used_memory:(%d+)'))\" 0"
 
 /* Certificates for TLS in `folder`: ca.crt, server.crt and server.key (for localhost and
- * 127.0.0.1), other.crt and other.key (for another host), client.crt and client.key. */
+ * 127.0.0.1), soon.crt and soon.key (the same, valid for five days), other.crt and other.key (for
+ * another host), client.crt and client.key. */
 int redis_server_certificates(const char *folder);
 
 #endif
