@@ -7,8 +7,9 @@
  * that look at the same time overwrite each other with what is there already, and a reader never
  * sees anything else. Only who was first is then not certain: both may be told that they were. The
  * same holds for objects above S3_SINGLE_BYTES on stores that do not check it at the end of an
- * upload in parts (Ceph 16). A put whose answer was lost is repeated, and told that the object was
- * there.
+ * upload in parts (Ceph 16). A claim or a mark, whose bytes are each writer's own, is not safe
+ * there, and reading it back does not make it so: a put may arrive however long after its writer
+ * looked. A put whose answer was lost is repeated, and told that the object was there.
  *
  * Waiting: a store cannot push. Each handle learns when objects of a kind come (s3_rhythm.h) and
  * asks when one is due, and if it is not there again and again, less and less often. In a steady
