@@ -296,6 +296,7 @@ static int examine(Doctor *doctor) {
     int rc = relay_survey_about(doctor->relay, tell, doctor);
     if (rc >= 0 || rc == ERR_UNSUPPORTED)
         rc = measure(doctor);
+    relay_survey_learned(doctor->relay, tell, doctor); /* of puts that failed, too */
     if (rc < 0 && rc != ERR_UNREACHABLE && rc != ERR_AUTH) {
         char problem[ERR_NOTE_BYTES];
         snprintf(problem, sizeof problem, "%s", err_text());

@@ -446,10 +446,16 @@ static int survey_about(Relay *relay, RelayTell tell, void *ctx) {
     return relay_survey_about(both->announcer, tell_announcer, &telling);
 }
 
+static void survey_learned(Relay *relay, RelayTell tell, void *ctx) {
+    relay_survey_learned(((RelayAnnounced *)relay)->store, tell, ctx);
+}
+
 int relay_announced_open(Relay *take_store, Relay *take_announcer, const char *announcer_url,
                          Relay **out_relay) {
-    static const RelaySurvey survey = {
-        .visit = survey_visit, .sweep = survey_sweep, .about = survey_about};
+    static const RelaySurvey survey = {.visit = survey_visit,
+                                       .sweep = survey_sweep,
+                                       .about = survey_about,
+                                       .learned = survey_learned};
     static const RelayOps ops = {.name = "announced",
                                  .close = announced_close,
                                  .put = announced_put,

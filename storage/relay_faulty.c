@@ -244,8 +244,12 @@ static int faulty_about(Relay *relay, RelayTell tell, void *ctx) {
     return relay_survey_about(((RelayFaulty *)relay)->inner, tell, ctx);
 }
 
+static void faulty_learned(Relay *relay, RelayTell tell, void *ctx) {
+    relay_survey_learned(((RelayFaulty *)relay)->inner, tell, ctx);
+}
+
 static const RelaySurvey faulty_survey = {
-    .visit = faulty_visit, .sweep = faulty_sweep, .about = faulty_about};
+    .visit = faulty_visit, .sweep = faulty_sweep, .about = faulty_about, .learned = faulty_learned};
 
 static int faulty_server(const Relay *relay, const char *key, int *out_n) {
     return relay_server(((const RelayFaulty *)relay)->inner, key, out_n);

@@ -31,3 +31,9 @@ int relay_survey_about(Relay *relay, RelayTell tell, void *ctx) {
         return cannot(relay, "described");
     return relay->ops->survey->about(relay, tell, ctx);
 }
+
+void relay_survey_learned(Relay *relay, RelayTell tell, void *ctx) {
+    const RelaySurvey *survey = relay->ops->survey;
+    if (survey && survey->learned)
+        survey->learned(relay, tell, ctx);
+}

@@ -36,6 +36,7 @@ typedef struct RelaySurvey { /* of an implementation: RelayOps.survey */
     int (*sweep)(Relay *relay, const char *prefix, int64_t older_ms, bool dry_run,
                  RelaySwept *out_swept); /* adds to *out_swept */
     int (*about)(Relay *relay, RelayTell tell, void *ctx);
+    void (*learned)(Relay *relay, RelayTell tell, void *ctx); /* NULL: about says all */
     bool asks; /* no store of this kind wakes who waits: a waiting get asks again and again */
 } RelaySurvey;
 
@@ -50,5 +51,8 @@ int relay_survey_sweep(Relay *relay, const char *prefix, int64_t older_ms, bool 
 /* Tell what the place is: names are lower case with '_', values short texts. No question to a
  * server takes longer than 10 s. */
 int relay_survey_about(Relay *relay, RelayTell tell, void *ctx);
+/* Tell what this handle has found out about the place by putting some small objects. Asks nobody.
+ */
+void relay_survey_learned(Relay *relay, RelayTell tell, void *ctx);
 
 #endif

@@ -31,6 +31,10 @@ static int64_t back_off_ns(S3Client *client, int n_tries) {
     return (int64_t)((client->jitter >> 33) % (uint64_t)(ms * 1000)) * CLOCK_NS_PER_US;
 }
 
+bool s3_client_temporary(const S3Client *client) {
+    return client->credentials.token[0] != '\0';
+}
+
 /* Temporary credentials are over, and their place has others by now? */
 static bool renewed(S3Client *client, const char *code) {
     S3Url url = *client->url;

@@ -21,6 +21,7 @@ enum {
     S3_NAME_BYTES = S3_PREFIX_BYTES + RELAY_KEY_BYTES + 8,
     S3_TAG_BYTES = 80,
     S3_CODE_BYTES = 64,
+    S3_CLOCK_OFF_MS = 3000,       /* a difference of clocks that is no delay on the way */
     S3_MAX_ANSWER_BYTES = 4 << 20 /* of an answer that is no object */
 };
 
@@ -80,6 +81,7 @@ void s3_client_close(S3Client *client); /* NULL is fine */
 int s3_client_run(S3Client *client, S3Request *requests, size_t n, const S3Limits *limits);
 /* Sleep until the earlier of both, or an interruption: then false. */
 bool s3_client_pause(S3Client *client, int64_t until_ns, int64_t deadline_ns);
-int64_t s3_client_wall_us(void); /* as the store's clock has it, to a few seconds */
+int64_t s3_client_wall_us(void); /* as the store's clock has it, to S3_CLOCK_OFF_MS */
+bool s3_client_temporary(const S3Client *client); /* are its credentials such as end? */
 
 #endif

@@ -11,9 +11,8 @@
 
 enum {
     CONNECT_MS = 5000,
-    MAX_SKEWED = 3,      /* tries of one request with a date that the store refuses */
-    CLOCK_OFF_MS = 3000, /* a difference that is no delay on the way */
-    PROMPT_MS = 2000,    /* an answer whose Date is from now */
+    MAX_SKEWED = 3,   /* tries of one request with a date that the store refuses */
+    PROMPT_MS = 2000, /* an answer whose Date is from now */
     TRANSFER_BYTES = 512 << 10,
     MAX_PATH_BYTES = 3 * (S3_NAME_BYTES + S3_BUCKET_BYTES)
 };
@@ -368,7 +367,7 @@ static void learn_clock(const S3Flight *flight, bool surely) {
     int64_t took_ns = clock_now_ns() - flight->request->answer.sent_ns;
     bool prompt = took_ns < PROMPT_MS * CLOCK_NS_PER_MS;
     int64_t off_ms = flight->date_ms - wall_ms();
-    if (flight->date_ms > 0 && (surely || (prompt && llabs(off_ms) > CLOCK_OFF_MS)))
+    if (flight->date_ms > 0 && (surely || (prompt && llabs(off_ms) > S3_CLOCK_OFF_MS)))
         atomic_store(&clock_offset_ms, flight->date_ms - now_ms);
 }
 
