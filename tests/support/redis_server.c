@@ -15,7 +15,7 @@
 #include "core/clock.h"
 #include "core/err.h"
 #include "tests/support/loopback.h"
-#include "tests/support/relay_suite.h"
+#include "tests/support/temp.h"
 
 enum { START_TRIES = 5, READY_MS = 10000 };
 
@@ -84,7 +84,7 @@ int redis_server_start(RedisServerProcess *server, const char *const *more_args)
     *server = (RedisServerProcess){0};
     for (int i = 0; more_args && more_args[i] && i + 1 < REDIS_SERVER_ARGS; i++)
         server->args[i] = more_args[i];
-    if (relay_suite_folder(server->folder, sizeof server->folder) < 0)
+    if (temp_make(server->folder, sizeof server->folder, "test") < 0)
         return err_set(ERR_IO, "no folder for a Redis server");
     for (int tries = 0; rc < 0 && tries < START_TRIES;
          tries++) { /* a port may be taken meanwhile */
@@ -94,7 +94,7 @@ int redis_server_start(RedisServerProcess *server, const char *const *more_args)
             break;
     }
     if (rc < 0)
-        relay_suite_remove_folder(server->folder);
+        temp_remove(server->folder);
     return rc;
 }
 
@@ -108,7 +108,7 @@ void redis_server_kill(RedisServerProcess *server) {
 
 void redis_server_stop(RedisServerProcess *server) {
     redis_server_kill(server);
-    relay_suite_remove_folder(server->folder);
+    temp_remove(server->folder);
 }
 
 /* Read a line of an answer, without its end. */

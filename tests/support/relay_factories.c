@@ -1,4 +1,3 @@
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,15 +34,8 @@ const RelayFactory relay_factory_mem = {.name = "mem",
 
 /* ---- files ---- */
 
-static int remove_entry(const char *path, const struct stat *about, int type, struct FTW *where) {
-    (void)about;
-    (void)type;
-    (void)where;
-    return remove(path);
-}
-
 void relay_suite_remove_folder(const char *path) {
-    nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    temp_remove(path);
 }
 
 int relay_suite_folder(char *out_path, size_t path_bytes) {

@@ -18,7 +18,7 @@
 #include "storage/s3_client.h"
 #include "tests/support/loopback.h"
 #include "tests/support/redis_server.h"
-#include "tests/support/relay_suite.h"
+#include "tests/support/temp.h"
 
 enum { START_TRIES = 3, READY_MS = 60000 };
 
@@ -69,7 +69,7 @@ static void end_script(void) {
     script = 0;
     /* Its daemons end with it, but not before it: what they write meanwhile goes, too. */
     for (int i = 0; i < 100 && folder[0] && access(folder, F_OK) == 0; i++) {
-        relay_suite_remove_folder(folder);
+        temp_remove(folder);
         clock_sleep_until(clock_deadline_ms(10));
     }
 }
@@ -92,7 +92,7 @@ static int start_once(void) {
     pid_t parent = getpid();
     store_port = free_port();
     store_tls_port = free_port();
-    if (relay_suite_folder(folder, sizeof folder) < 0 || pipe(ends) < 0)
+    if (temp_make(folder, sizeof folder, "test") < 0 || pipe(ends) < 0)
         return err_set(ERR_IO, "no folder for an S3 store");
     TRY(redis_server_certificates(folder));
     script = fork();

@@ -12,5 +12,7 @@ static inline int temp_make(char *out_path, size_t path_bytes, const char *name)
     int n = snprintf(out_path, path_bytes, "%s/funcpipe-%s.XXXXXX", above, name);
     return n > 0 && (size_t)n < path_bytes && mkdtemp(out_path) != NULL ? 0 : -1;
 }
+/* Remove a folder with all that is in it; that some or all of it is gone already is fine. */
+void temp_remove(const char *path);
 
 #endif
