@@ -13,8 +13,7 @@ struct sockaddr_in loopback_address(int port) {
     return address;
 }
 
-int loopback_listen(int flags, int *out_port) {
-    struct sockaddr_in address = loopback_address(0);
+static int listen_at(struct sockaddr_in address, int flags, int *out_port) {
     socklen_t length = sizeof address;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
     if (fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
@@ -28,6 +27,16 @@ int loopback_listen(int flags, int *out_port) {
         close(fd);
     errno = errnum;
     return -1;
+}
+
+int loopback_listen(int flags, int *out_port) {
+    return listen_at(loopback_address(0), flags, out_port);
+}
+
+int loopback_listen_all(int flags, int *out_port) {
+    struct sockaddr_in address = loopback_address(0);
+    address.sin_addr.s_addr = htonl(INADDR_ANY);
+    return listen_at(address, flags, out_port);
 }
 
 int loopback_drop(int *out_port) {

@@ -242,7 +242,8 @@ static void wake(Proxy *proxy) {
         abort();
 }
 
-int proxy_start(int server_port, Proxy **out_proxy) {
+static int start(int (*listen_somewhere)(int flags, int *out_port), int server_port,
+                 Proxy **out_proxy) {
     Proxy *proxy = calloc(1, sizeof *proxy);
     if (!proxy)
         return err_set(ERR_MEMORY, "a proxy");
@@ -252,7 +253,7 @@ int proxy_start(int server_port, Proxy **out_proxy) {
     for (int i = 0; i < PROXY_MAX_CONNECTIONS; i++)
         proxy->connections[i].fds[0] = -1;
     proxy->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    proxy->listen_fd = loopback_listen(SOCK_NONBLOCK, &proxy->port);
+    proxy->listen_fd = listen_somewhere(SOCK_NONBLOCK, &proxy->port);
     if (proxy->listen_fd < 0 || pthread_create(&proxy->thread, NULL, proxy_main, proxy) != 0) {
         int rc = err_errno(ERR_IO, errno, "a proxy");
         close(proxy->listen_fd);
@@ -262,6 +263,14 @@ int proxy_start(int server_port, Proxy **out_proxy) {
     }
     *out_proxy = proxy;
     return 0;
+}
+
+int proxy_start(int server_port, Proxy **out_proxy) {
+    return start(loopback_listen, server_port, out_proxy);
+}
+
+int proxy_start_all(int server_port, Proxy **out_proxy) {
+    return start(loopback_listen_all, server_port, out_proxy);
 }
 
 void proxy_stop(Proxy *proxy) {

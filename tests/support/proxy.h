@@ -7,13 +7,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { PROXY_MAX_CONNECTIONS = 128 };
+enum { PROXY_MAX_CONNECTIONS = 256 };
 
 typedef struct Proxy Proxy;
 typedef enum ProxyWay { PROXY_UP, PROXY_DOWN } ProxyWay; /* to the server, to the client */
 
 /* Listen on a port of the system's choice, and pass on to `server_port` of 127.0.0.1. */
 int proxy_start(int server_port, Proxy **out_proxy);
+/* The same, listening on all addresses: for a network namespace of one's own. */
+int proxy_start_all(int server_port, Proxy **out_proxy);
 void proxy_stop(Proxy *proxy); /* NULL is fine; cuts what is there */
 int proxy_port(const Proxy *proxy);
 
