@@ -1,10 +1,11 @@
 #include "tests/bench/bench.h"
 
+#include <dirent.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,13 +18,17 @@ enum {
     PATIENCE_S = 60,
     LIMIT_S = 90,
     LOOK_MS = 300,
-    MAX_ROUNDS_FACTOR = 3
+    MAX_ROUNDS_FACTOR = 3,
+    MAX_PROCESSES = 4096,
+    KERNEL_THREAD = 0x00200000 /* in a process's flags (proc(5)) */
 };
 static const double quiet_share = 0.1;
 
 static struct {
     const char *program;
     bool json, missed;
+    pid_t pid;        /* of the program; its children inherit it, and share: */
+    double *waited_s; /* for quiet */
     int n_names;
     const char *names[MAX_NAMES];
 } bench;
@@ -31,6 +36,11 @@ static struct {
 void bench_begin(int argc, char **argv) {
     const char *slash = strrchr(argv[0], '/');
     bench.program = slash ? slash + 1 : argv[0];
+    bench.pid = getpid();
+    bench.waited_s = mmap(NULL, sizeof *bench.waited_s, PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (bench.waited_s == MAP_FAILED)
+        bench_must(err_set(ERR_MEMORY, "shared memory"), "beginning");
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--json") == 0)
             bench.json = true;
@@ -70,6 +80,15 @@ void bench_print(const char *name, double value, int digits, const char *unit, b
     else
         printf("%s %.*f %s goal %s %g %s\n", name, digits, value, unit,
                at_least ? ">=" : "<=", goal, ok ? "ok" : "MISSED");
+    fflush(stdout);
+}
+
+void bench_show(const char *name, double value, int digits, const char *unit) {
+    if (bench.json)
+        printf("{\"name\": \"%s\", \"value\": %.*f, \"unit\": \"%s\"}\n", name, digits + 2, value,
+               unit);
+    else
+        printf("%s %.*f %s\n", name, digits, value, unit);
     fflush(stdout);
 }
 
@@ -124,11 +143,74 @@ static double machine_busy_s(void) {
     return (double)(v[0] + v[1] + v[2] + v[5] + v[6] + v[7]) / (double)sysconf(_SC_CLK_TCK);
 }
 
-static double usage_s(int who) {
-    struct rusage usage;
-    getrusage(who, &usage);
-    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+typedef struct Process {
+    int pid, parent;
+    bool of_kernel;
+    double busy_s; /* with its children that have ended */
+} Process;
+
+/* False: it has ended. */
+static bool read_process(const char *pid, Process *out) {
+    char path[64];
+    char text[512];
+    unsigned long flags = 0;
+    unsigned long long ticks[4] = {0};
+    snprintf(path, sizeof path, "/proc/%.16s/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return false;
+    size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[n] = '\0';
+    const char *rest = strrchr(text, ')'); /* the name before it may hold anything */
+    *out = (Process){.pid = atoi(pid)};
+    if (!rest || sscanf(rest, ") %*c %d %*d %*d %*d %*d %lu %*u %*u %*u %*u %llu %llu %llu %llu",
+                        &out->parent, &flags, &ticks[0], &ticks[1], &ticks[2], &ticks[3]) != 6)
+        return false;
+    out->of_kernel = (flags & KERNEL_THREAD) != 0;
+    out->busy_s =
+        (double)(ticks[0] + ticks[1] + ticks[2] + ticks[3]) / (double)sysconf(_SC_CLK_TCK);
+    return true;
+}
+
+static const Process *find_process(const Process *processes, int n, int pid) {
+    for (int i = 0; i < n; i++) {
+        if (processes[i].pid == pid)
+            return &processes[i];
+    }
+    return NULL;
+}
+
+/* Is it this program or does it descend from it? */
+static bool is_own(const Process *processes, int n, const Process *process) {
+    for (; process; process = find_process(processes, n, process->parent)) {
+        if (process->pid == bench.pid)
+            return true;
+    }
+    return false;
+}
+
+/* Processor time of all other processes so far. What the kernel does on its own is left out: it is
+ * mostly network traffic, which may be the program's. */
+static double others_busy_s(void) {
+    static Process processes[MAX_PROCESSES];
+    int n = 0;
+    double busy_s = 0;
+    DIR *folder = opendir("/proc");
+    if (!folder)
+        bench_die("reading /proc");
+    for (struct dirent *entry = readdir(folder); entry && n < MAX_PROCESSES;
+         entry = readdir(folder)) {
+        if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' &&
+            read_process(entry->d_name, &processes[n]))
+            n++;
+    }
+    closedir(folder);
+    for (int i = 0; i < n; i++) {
+        if (!processes[i].of_kernel && !is_own(processes, n, &processes[i]))
+            busy_s += processes[i].busy_s;
+    }
+    return busy_s;
 }
 
 static double seconds(const char *name, double otherwise) {
@@ -136,23 +218,24 @@ static double seconds(const char *name, double otherwise) {
     return text ? strtod(text, NULL) : otherwise;
 }
 
+static double wall_s(void) {
+    return (double)clock_now_ns() * 1e-9;
+}
+
 static void look(BenchNoise *noise) {
-    *noise = (BenchNoise){.wall_s = (double)clock_now_ns() * 1e-9,
-                          .busy_s = machine_busy_s(),
-                          .own_s = usage_s(RUSAGE_SELF) + usage_s(RUSAGE_CHILDREN)};
+    *noise = (BenchNoise){.wall_s = wall_s(), .others_s = others_busy_s()};
 }
 
 /* Until nothing else has run for a moment, or the program's patience is at an end. */
 static void wait_for_quiet(void) {
-    static double waited_s;
     const double patience_s = seconds("BENCH_PATIENCE_S", PATIENCE_S);
-    while (waited_s < patience_s) {
+    while (*bench.waited_s < patience_s) {
         BenchNoise noise;
         look(&noise);
         clock_sleep_until(clock_deadline_ms(LOOK_MS));
-        if (bench_noise_end(&noise, 0) <= quiet_share)
+        if (bench_noise_end(&noise) <= quiet_share)
             return;
-        waited_s += LOOK_MS / 1000.0;
+        *bench.waited_s += LOOK_MS / 1000.0;
     }
 }
 
@@ -161,12 +244,21 @@ void bench_noise_begin(BenchNoise *noise) {
     look(noise);
 }
 
-double bench_noise_end(const BenchNoise *noise, double own_s) {
+double bench_noise_end(const BenchNoise *noise) {
     BenchNoise now;
     look(&now);
-    double others = now.busy_s - noise->busy_s - (now.own_s - noise->own_s) - own_s;
+    double others = now.others_s - noise->others_s;
     double wall = now.wall_s - noise->wall_s;
     return others > 0 && wall > 0 ? others / wall : 0;
+}
+
+void bench_busy_begin(BenchNoise *noise) {
+    *noise = (BenchNoise){.wall_s = wall_s(), .busy_s = machine_busy_s()};
+}
+
+double bench_busy_end(const BenchNoise *noise) {
+    double wall = (wall_s() - noise->wall_s) * (double)sysconf(_SC_NPROCESSORS_ONLN);
+    return wall > 0 ? (machine_busy_s() - noise->busy_s) / wall : 0;
 }
 
 void bench_round(BenchRounds *rounds, double value, double noise) {
@@ -187,7 +279,7 @@ static int count_quiet(const BenchRounds *rounds, double *out_values) {
 
 bool bench_enough(BenchRounds *rounds, int wanted) {
     double values[BENCH_MAX_ROUNDS];
-    const double now_s = (double)clock_now_ns() * 1e-9;
+    const double now_s = wall_s();
     if (rounds->n == 0)
         rounds->begin_s = now_s;
     if (rounds->n >= ENOUGH_QUIET && now_s - rounds->begin_s > seconds("BENCH_LIMIT_S", LIMIT_S))
@@ -196,11 +288,20 @@ bool bench_enough(BenchRounds *rounds, int wanted) {
            count_quiet(rounds, values) >= wanted;
 }
 
-double bench_conclude(const BenchRounds *rounds, const char *name) {
+int bench_quiet_rounds(const BenchRounds *rounds) {
+    double values[BENCH_MAX_ROUNDS];
+    return count_quiet(rounds, values);
+}
+
+double bench_quiet_median(const BenchRounds *rounds) {
     double values[BENCH_MAX_ROUNDS];
     int n = count_quiet(rounds, values);
-    double noise = bench_median(rounds->noise, rounds->n);
-    bench_note("%s: %d of %d rounds on a quiet machine, others took %.0f %% of a core (median)",
-               name, n, rounds->n, noise * 100);
     return n >= ENOUGH_QUIET ? bench_median(values, n) : bench_median(rounds->value, rounds->n);
+}
+
+double bench_conclude(const BenchRounds *rounds, const char *name) {
+    bench_note("%s: %d of %d rounds on a quiet machine, others took %.0f %% of a core (median)",
+               name, bench_quiet_rounds(rounds), rounds->n,
+               bench_median(rounds->noise, rounds->n) * 100);
+    return bench_quiet_median(rounds);
 }

@@ -24,6 +24,8 @@ void bench_child_ended(int status);
 bool bench_wanted(const char *name);
 void bench_print(const char *name, double value, int digits, const char *unit, bool at_least,
                  double goal);
+/* A figure without a goal. */
+void bench_show(const char *name, double value, int digits, const char *unit);
 void bench_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Print the error note and end with status 2: nothing was measured. */
 void bench_die(const char *doing) __attribute__((noreturn));
@@ -32,14 +34,18 @@ void bench_must(int rc, const char *doing);
 
 double bench_median(const double *values, int n);
 
-/* Processor time that other processes took meanwhile, as a share of one processor. Of own children
- * only those that have been waited for count as own; own_s: time of others known to be own. It
+/* Processor time that other processes took meanwhile, as a share of one processor: those that can
+ * be seen and do not descend from this program, with their children; not the kernel's own. It
  * begins at a quiet moment; a program waits BENCH_PATIENCE_S seconds (60) for such in all. */
 typedef struct BenchNoise {
-    double wall_s, busy_s, own_s;
+    double wall_s, busy_s, others_s;
 } BenchNoise;
 void bench_noise_begin(BenchNoise *noise);
-double bench_noise_end(const BenchNoise *noise, double own_s);
+double bench_noise_end(const BenchNoise *noise);
+
+/* How busy all processors are, whoever keeps them so: from now on (begin), 0 to 1 (end). */
+void bench_busy_begin(BenchNoise *noise);
+double bench_busy_end(const BenchNoise *noise);
 
 /* Rounds of a comparison, each with both sides and its noise. */
 typedef struct BenchRounds {
@@ -51,7 +57,10 @@ void bench_round(BenchRounds *rounds, double value, double noise);
 /* Enough: `wanted` quiet rounds, or three times as many as wanted in all, or at least three after
  * BENCH_LIMIT_S seconds (90). */
 bool bench_enough(BenchRounds *rounds, int wanted);
-/* Median of the quiet rounds; of all where fewer than three were quiet. Says how many were. */
+/* Median of the quiet rounds; of all where fewer than three were quiet. */
+double bench_quiet_median(const BenchRounds *rounds);
+int bench_quiet_rounds(const BenchRounds *rounds);
+/* The same median; says how many rounds were quiet. */
 double bench_conclude(const BenchRounds *rounds, const char *name);
 
 #endif

@@ -45,7 +45,7 @@ static void two_stages(void) {
         bench_noise_begin(&noise);
         ms[0][rounds.n] = measure(&one);
         ms[1][rounds.n] = measure(&two);
-        bench_round(&rounds, ms[0][rounds.n] / ms[1][rounds.n], bench_noise_end(&noise, 0));
+        bench_round(&rounds, ms[0][rounds.n] / ms[1][rounds.n], bench_noise_end(&noise));
     }
     double ratio = bench_conclude(&rounds, name);
     bench_note("step of %d samples in %d micro-batches: one worker %.1f ms, two workers %.1f ms",
@@ -70,7 +70,7 @@ static void four_stages(void) {
         BenchNoise noise;
         bench_noise_begin(&noise);
         ms[rounds.n] = measure(&work);
-        bench_round(&rounds, ms[rounds.n] / ideal, bench_noise_end(&noise, 0));
+        bench_round(&rounds, ms[rounds.n] / ideal, bench_noise_end(&noise));
     }
     double ratio = bench_conclude(&rounds, name);
     bench_note("step of %d micro-batches: %.1f ms; (M + S - 1)(F + B) = %.1f ms", m,

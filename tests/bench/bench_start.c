@@ -69,7 +69,7 @@ static void start(void) {
         BenchNoise noise;
         bench_noise_begin(&noise);
         double ms = first_instruction_ms(&work);
-        bench_round(&rounds, ms, bench_noise_end(&noise, 0));
+        bench_round(&rounds, ms, bench_noise_end(&noise));
     }
     bench_print("worker/start", bench_conclude(&rounds, "worker/start"), 1, "ms", false, 50);
     work_done(&work);

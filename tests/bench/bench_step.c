@@ -38,7 +38,6 @@ static const StepModel models[] = {{"mlp", 64, 1.2}, {"cnn", 64, 1.0}, {"tiny_gp
 typedef struct Torch {
     pid_t pid;
     FILE *to, *from;
-    double cpu_s;
     char setup[512];
 } Torch;
 
@@ -91,7 +90,6 @@ static double torch_measure(Torch *torch, int n_steps) {
     }
     if (n == 0)
         bench_must(err_set(ERR_FORMAT, "PyTorch's side gave no times"), "measuring");
-    torch->cpu_s += cJSON_GetNumberValue(cJSON_GetObjectItem(root, "cpu_s"));
     cJSON_Delete(root);
     return bench_median(ms, n);
 }
@@ -187,12 +185,10 @@ static void compare(const StepModel *model, int threads, const char *name) {
     torch_open(&torch, model->name, threads);
     while (!bench_enough(&rounds, N_ROUNDS)) {
         BenchNoise noise;
-        torch.cpu_s = 0;
         bench_noise_begin(&noise);
         ms[0][rounds.n] = work_measure(&work);
         ms[1][rounds.n] = torch_measure(&torch, N_STEPS);
-        bench_round(&rounds, ms[1][rounds.n] / ms[0][rounds.n],
-                    bench_noise_end(&noise, torch.cpu_s));
+        bench_round(&rounds, ms[1][rounds.n] / ms[0][rounds.n], bench_noise_end(&noise));
     }
     double ratio = bench_conclude(&rounds, name);
     bench_note("%d thread%s: ours %.2f ms, PyTorch %.2f ms; %s", threads, threads > 1 ? "s" : "",

@@ -93,7 +93,7 @@ int main(int argc, char **argv) {
         bench_noise_begin(&noise);
         ms[0][rounds.n] = measure(&work, false, parts[0]);
         ms[1][rounds.n] = measure(&work, true, parts[1]);
-        bench_round(&rounds, ms[1][rounds.n] / ms[0][rounds.n], bench_noise_end(&noise, 0));
+        bench_round(&rounds, ms[1][rounds.n] / ms[0][rounds.n], bench_noise_end(&noise));
     }
     double ratio = bench_conclude(&rounds, name);
     double without = bench_median(ms[0], rounds.n);

@@ -4,7 +4,7 @@
     torch_step.py MODEL THREADS     MODEL: mlp, cnn, tiny_gpt
 
 Prints one JSON line about its set-up, then answers every line "N" on stdin with one of N measured
-training steps (zero_grad, forward, loss, backward, update): {"ms": [...], "cpu_s": ...}. Ends with
+training steps (zero_grad, forward, loss, backward, update): {"ms": [...]}. Ends with
 status 3 and a sentence on stderr when the set-up would be unfair to PyTorch.
 
 Of the variants that may be faster (foreach or plain updates, channels-last convolutions) it takes
@@ -192,9 +192,7 @@ def main():
     side, chosen = choose(name)
     print(json.dumps({"torch": torch.__version__, "blas": blas, "chosen": chosen}), flush=True)
     for line in sys.stdin:
-        begin = time.process_time()
-        ms = side.measure(int(line))
-        print(json.dumps({"ms": ms, "cpu_s": time.process_time() - begin}), flush=True)
+        print(json.dumps({"ms": side.measure(int(line))}), flush=True)
 
 
 main()
