@@ -39,7 +39,6 @@ static Server start_server(void) {
     bench_must(fd >= 0 ? 0 : err_set(ERR_IO, "no port"), "finding a port");
     close(fd);
     bench_must(net_start_redis(NULL, -1, server.port, NULL, &server.pid), "starting Redis");
-    clock_sleep_until(clock_deadline_ms(300));
     snprintf(server.url, sizeof server.url, "redis://127.0.0.1:%d/0", server.port);
     return server;
 }
@@ -90,31 +89,45 @@ static double ours_get(Relay *relay, char *value) {
     return (double)N_VALUES * VALUE_BYTES / 1e6 / ((double)(clock_now_ns() - start_ns) / 1e9);
 }
 
+/* One round: the four rates, MB/s. */
+static void measure_large(const Server *server, Relay *relay, char *value, double *out_rates) {
+    const char *const prefix = "bench";
+    out_rates[0] = peer(server, "set", "-r 100000000");
+    out_rates[1] = ours_put(relay, value, 0);
+    (void)peer(server, "set", "");
+    out_rates[2] = peer(server, "get", "");
+    out_rates[3] = ours_get(relay, value);
+    bench_must(relay_drop(relay, &prefix, 1, NULL), "dropping");
+}
+
 static void large(void) {
+    static const char *const names[] = {"redis/put-4MB", "redis/get-4MB"};
+    static BenchRounds rounds[2];
     Server server = start_server();
     Relay *relay = NULL;
     char *value = malloc(VALUE_BYTES);
-    double rates[4][N_ROUNDS];
-    double puts[N_ROUNDS];
-    double gets[N_ROUNDS];
-    bench_must(value ? relay_open(server.url, &relay) : err_set(ERR_MEMORY, "a value"), "opening");
+    double rates[4][BENCH_MAX_ROUNDS];
+    bench_must(value ? net_await_relay(server.url, &relay) : err_set(ERR_MEMORY, "a value"),
+               "opening");
     memset(value, 'v', VALUE_BYTES);
-    for (int i = 0; i < N_ROUNDS; i++) {
-        const char *const prefix = "bench";
-        rates[0][i] = peer(&server, "set", "-r 100000000");
-        rates[1][i] = ours_put(relay, value, 0);
-        (void)peer(&server, "set", "");
-        rates[2][i] = peer(&server, "get", "");
-        rates[3][i] = ours_get(relay, value);
-        puts[i] = rates[1][i] / rates[0][i];
-        gets[i] = rates[3][i] / rates[2][i];
-        bench_must(relay_drop(relay, &prefix, 1, NULL), "dropping");
+    while (!bench_enough(&rounds[0], N_ROUNDS)) {
+        const int i = rounds[0].n;
+        double now[4];
+        BenchNoise noise;
+        bench_noise_begin(&noise);
+        measure_large(&server, relay, value, now);
+        const double others = bench_noise_end(&noise);
+        for (int k = 0; k < 4; k++)
+            rates[k][i] = now[k];
+        for (int k = 0; k < 2; k++)
+            bench_round(&rounds[k], now[2 * k + 1] / now[2 * k], others);
     }
+    const int n = rounds[0].n;
     bench_note("4 MB values, one connection: SET %.0f MB/s, put %.0f; GET %.0f MB/s, get %.0f",
-               bench_median(rates[0], N_ROUNDS), bench_median(rates[1], N_ROUNDS),
-               bench_median(rates[2], N_ROUNDS), bench_median(rates[3], N_ROUNDS));
-    bench_print("redis/put-4MB", bench_median(puts, N_ROUNDS), 2, "x", true, 0.9);
-    bench_print("redis/get-4MB", bench_median(gets, N_ROUNDS), 2, "x", true, 0.9);
+               bench_median(rates[0], n), bench_median(rates[1], n), bench_median(rates[2], n),
+               bench_median(rates[3], n));
+    for (int k = 0; k < 2; k++)
+        bench_print(names[k], bench_conclude(&rounds[k], names[k]), 2, "x", true, 0.9);
     relay_close(relay);
     free(value);
     stop_server(&server);
@@ -122,9 +135,14 @@ static void large(void) {
 
 typedef struct Reader {
     Relay *relay;
+    int round;
     int64_t got_ns[N_SMALL];
     int rc;
 } Reader;
+
+static void small_key(int round, int i, char *out, size_t out_bytes) {
+    snprintf(out, out_bytes, "bench/small/%d.%d", round, i);
+}
 
 static void *reader_main(void *arg) {
     Reader *reader = arg;
@@ -132,7 +150,7 @@ static void *reader_main(void *arg) {
         char key[32];
         char value[64];
         size_t bytes = 0;
-        snprintf(key, sizeof key, "bench/small/%d", i);
+        small_key(reader->round, i, key, sizeof key);
         reader->rc =
             relay_get(reader->relay, key, value, sizeof value, clock_deadline_ms(WAIT_MS), &bytes);
         reader->got_ns[i] = clock_now_ns();
@@ -140,26 +158,16 @@ static void *reader_main(void *arg) {
     return NULL;
 }
 
-static void small(void) {
-    Server server = start_server();
-    Proxy *proxy = NULL;
-    Reader reader = {0};
-    Relay *writer = NULL;
+/* One round: ms of a round trip and from put to delivered, medians. */
+static void measure_small(Relay *writer, Reader *reader, double *out_trip, double *out_wait) {
     pthread_t thread;
-    char url[64];
     double trips[N_SMALL];
     double waits[N_SMALL];
-    bench_must(proxy_start(server.port, &proxy), "starting the proxy");
-    proxy_delay(proxy, PROXY_UP, LATENCY_MS);
-    proxy_delay(proxy, PROXY_DOWN, LATENCY_MS);
-    snprintf(url, sizeof url, "redis://127.0.0.1:%d/0", proxy_port(proxy));
-    bench_must(relay_open(url, &writer), "opening");
-    bench_must(relay_open(url, &reader.relay), "opening");
-    bench_must(pthread_create(&thread, NULL, reader_main, &reader) == 0
+    int64_t begun_ns[N_SMALL];
+    bench_must(pthread_create(&thread, NULL, reader_main, reader) == 0
                    ? 0
                    : err_set(ERR_MEMORY, "a thread"),
                "reading");
-    int64_t begun_ns[N_SMALL];
     for (int i = 0; i < N_SMALL; i++) {
         char key[32];
         Slice part = {"0123456789abcdef", 16};
@@ -167,18 +175,45 @@ static void small(void) {
         bench_must(relay_has(writer, "bench/nothing"), "asking");
         trips[i] = (double)(clock_now_ns() - start_ns) / 1e6;
         clock_sleep_until(clock_deadline_ms(4 * LATENCY_MS)); /* the reader waits by now */
-        snprintf(key, sizeof key, "bench/small/%d", i);
+        small_key(reader->round, i, key, sizeof key);
         begun_ns[i] = clock_now_ns();
         bench_must(relay_put(writer, key, &part, 1, clock_deadline_ms(WAIT_MS)), "putting");
     }
     pthread_join(thread, NULL);
-    bench_must(reader.rc, "getting");
+    bench_must(reader->rc, "getting");
     for (int i = 0; i < N_SMALL; i++)
-        waits[i] = (double)(reader.got_ns[i] - begun_ns[i]) / 1e6;
-    double trip = bench_median(trips, N_SMALL);
-    double wait = bench_median(waits, N_SMALL);
-    bench_note("a round trip %.2f ms, from put to delivered %.2f ms", trip, wait);
-    bench_print("redis/small-object", wait / trip, 2, "round trips", false, 1.5);
+        waits[i] = (double)(reader->got_ns[i] - begun_ns[i]) / 1e6;
+    *out_trip = bench_median(trips, N_SMALL);
+    *out_wait = bench_median(waits, N_SMALL);
+}
+
+static void small(void) {
+    static const char name[] = "redis/small-object";
+    Server server = start_server();
+    Proxy *proxy = NULL;
+    Reader reader = {0};
+    Relay *writer = NULL;
+    char url[64];
+    BenchRounds rounds = {0};
+    double trip = 0;
+    double wait = 0;
+    bench_must(net_await_relay(server.url, &writer), "opening");
+    relay_close(writer);
+    bench_must(proxy_start(server.port, &proxy), "starting the proxy");
+    proxy_delay(proxy, PROXY_UP, LATENCY_MS);
+    proxy_delay(proxy, PROXY_DOWN, LATENCY_MS);
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d/0", proxy_port(proxy));
+    bench_must(relay_open(url, &writer), "opening");
+    bench_must(relay_open(url, &reader.relay), "opening");
+    for (; !bench_enough(&rounds, N_ROUNDS); reader.round++) {
+        BenchNoise noise;
+        bench_noise_begin(&noise);
+        measure_small(writer, &reader, &trip, &wait);
+        bench_round(&rounds, wait / trip, bench_noise_end(&noise));
+    }
+    double trips = bench_conclude(&rounds, name);
+    bench_note("in the last round a round trip %.2f ms, from put to delivered %.2f ms", trip, wait);
+    bench_print(name, trips, 2, "round trips", false, 1.5);
     relay_close(writer);
     relay_close(reader.relay);
     proxy_stop(proxy);

@@ -13,7 +13,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/err.h"
+
+enum { START_MS = 20000, RETRY_MS = 50 };
 
 static int shell(const char *format, ...) {
     char command[1024];
@@ -154,4 +157,14 @@ int net_start_redis(const Net *net, int host, int port, const char *module, pid_
     }
     *out_pid = pid;
     return 0;
+}
+
+int net_await_relay(const char *url, Relay **out_relay) {
+    const int64_t deadline_ns = clock_deadline_ms(START_MS);
+    int rc = relay_open(url, out_relay);
+    while (rc == ERR_UNREACHABLE && clock_now_ns() < deadline_ns) {
+        clock_sleep_until(clock_deadline_ms(RETRY_MS));
+        rc = relay_open(url, out_relay);
+    }
+    return rc;
 }

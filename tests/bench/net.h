@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "storage/relay.h"
+
 enum { NET_MAX_HOSTS = 16, NET_ADDRESS_BYTES = 32 };
 
 typedef struct Net {
@@ -28,5 +30,7 @@ int net_enter(const Net *net, int host);
 /* Start redis-server there (net NULL: here, on loopback), with the module when `module` is not
  * NULL. It dies with this process. */
 int net_start_redis(const Net *net, int host, int port, const char *module, pid_t *out_pid);
+/* Open a relay on a server that has just been started, as soon as it answers; within 20 s. */
+int net_await_relay(const char *url, Relay **out_relay);
 
 #endif
