@@ -1,15 +1,16 @@
-/* Two Redis servers against one, each behind a link of 30 MB/s each way (a network namespace),
- * which is the bottleneck: the workers are threads here, with as many relay handles as a worker
- * has, and nothing slows their side. The relay is "redis://H1:P,H2:P/0", which spreads keys by
- * hashing.
+/* Two Redis servers against one, each behind a link of 10 MB/s each way (a network namespace),
+ * which is the bottleneck: slow enough that two cores are not, although they carry the servers, the
+ * shaping and all workers. These are threads here, with as many relay handles as a worker has, and
+ * nothing slows their side. The relay is "redis://H1:P,H2:P/0", which spreads keys by hashing.
  *
- *     servers/reduce/N/ours, /in-store   32 MB of gradients summed over N = 2, 4 workers
+ *     servers/reduce/N/ours, /in-store   16 MB of gradients summed over N = 2, 4 workers
  *     servers/pipeline                   the activations and gradients of a pipeline of six stages
  *                                        with four replicas each, 1f1b programs run by worker/vm.h,
  *                                        whose computations take no time
  *
- * The figure is the time with two servers over that with one, in turns. On stderr: how the bytes
- * were spread over the two. */
+ * The figure is the time with two servers over that with one, in turns. On stderr: how much of the
+ * time the one server's link was in use, how busy the processors were, and how the bytes were
+ * spread over the two. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -27,8 +28,8 @@
 #include "tests/support/stages.h"
 #include "worker/vm.h"
 
-enum { RATE_MB = 30, N_SERVERS = 2, N_ROUNDS = 3, PORT = 6379, START_MS = 300, GOAL_PERCENT = 55 };
-enum { N_FLOATS = 8 * 1000 * 1000, N_FORMS = 2 };
+enum { RATE_MB = 10, N_SERVERS = 2, N_ROUNDS = 3, PORT = 6379, GOAL_PERCENT = 55 };
+enum { N_FLOATS = 4 * 1000 * 1000, N_FORMS = 2 };
 enum { N_STAGES = 6, N_REPLICAS = 4, N_MICRO = 256, WARMUP = 64, OBJECT_BYTES = 64 << 10 };
 enum { MAX_WORKERS = N_STAGES * N_REPLICAS };
 static const char job[] = "bench";
@@ -60,8 +61,27 @@ static double crew_seconds(const Crew *crew) {
     return (double)(end_ns - begin_ns) / 1e9;
 }
 
-static void run_threads(Crew *crew, void *(*body)(void *), void *workers, size_t worker_bytes) {
+typedef struct LinkBytes { /* to the servers and from them */
+    int64_t to[N_SERVERS], from[N_SERVERS];
+} LinkBytes;
+
+static LinkBytes look(void) {
+    LinkBytes traffic;
+    for (int s = 0; s < N_SERVERS; s++)
+        bench_must(net_traffic(s, &traffic.to[s], &traffic.from[s]), "counting bytes");
+    return traffic;
+}
+
+typedef struct Run {
+    double seconds, busy; /* of all processors */
+    LinkBytes before, after;
+} Run;
+
+static Run run_threads(Crew *crew, void *(*body)(void *), void *workers, size_t worker_bytes) {
     pthread_t threads[MAX_WORKERS];
+    BenchNoise busy;
+    Run run = {.before = look()};
+    bench_busy_begin(&busy);
     pthread_barrier_init(&crew->barrier, NULL, (unsigned)crew->n);
     for (int w = 0; w < crew->n; w++)
         bench_must(
@@ -71,7 +91,11 @@ static void run_threads(Crew *crew, void *(*body)(void *), void *workers, size_t
             "starting a worker");
     for (int w = 0; w < crew->n; w++)
         pthread_join(threads[w], NULL);
+    run.busy = bench_busy_end(&busy);
+    run.after = look();
+    run.seconds = crew_seconds(crew);
     pthread_barrier_destroy(&crew->barrier);
+    return run;
 }
 
 /* ---- sums ---- */
@@ -91,7 +115,7 @@ static void *sum_main(void *arg) {
     return NULL;
 }
 
-static double time_sum(const char *url, int n, ReduceForm form) {
+static Run run_sum(const char *url, int n, ReduceForm form) {
     static Summer summers[REDUCER_MAX_WORKERS];
     const ReduceSpec spec = {
         .form = form, .rate_bytes_per_s = RATE_MB * 1000000, .store_adds = true};
@@ -108,7 +132,7 @@ static double time_sum(const char *url, int n, ReduceForm form) {
             it->gradient[i] = (float)((i + w) % 1009); /* sums of such are exact */
         bench_must(reducer_open(&it->reducer, url, job, n, w, N_FLOATS, &spec), "opening");
     }
-    run_threads(&crew, sum_main, summers, sizeof summers[0]);
+    const Run run = run_threads(&crew, sum_main, summers, sizeof summers[0]);
     for (int w = 0; w < n; w++) {
         Summer *it = &summers[w];
         for (int i = 0; i < N_FLOATS; i++) {
@@ -122,7 +146,7 @@ static double time_sum(const char *url, int n, ReduceForm form) {
         free(it->gradient);
         free(it->sum);
     }
-    return crew_seconds(&crew);
+    return run;
 }
 
 /* ---- pipeline ---- */
@@ -210,31 +234,20 @@ static void *stage_main(void *arg) {
     return NULL;
 }
 
-static double time_pipeline(const char *url) {
+static Run run_pipeline(const char *url) {
     static Stager stagers[MAX_WORKERS];
     Crew crew = {.n = MAX_WORKERS};
     for (int w = 0; w < crew.n; w++) {
         stagers[w] = (Stager){.crew = &crew, .self = w};
         bench_must(stager_open(&stagers[w], url), "opening");
     }
-    run_threads(&crew, stage_main, stagers, sizeof stagers[0]);
+    const Run run = run_threads(&crew, stage_main, stagers, sizeof stagers[0]);
     for (int w = 0; w < crew.n; w++)
         stager_close(&stagers[w]);
-    return crew_seconds(&crew);
+    return run;
 }
 
 /* ---- figures ---- */
-
-typedef struct LinkBytes { /* to the servers and from them */
-    int64_t to[N_SERVERS], from[N_SERVERS];
-} LinkBytes;
-
-static LinkBytes look(void) {
-    LinkBytes traffic;
-    for (int s = 0; s < N_SERVERS; s++)
-        bench_must(net_traffic(s, &traffic.to[s], &traffic.from[s]), "counting bytes");
-    return traffic;
-}
 
 /* % of the bytes that went over the busier of the links. */
 static double busier_share(const int64_t *before, const int64_t *after) {
@@ -248,34 +261,45 @@ static double busier_share(const int64_t *before, const int64_t *after) {
     return 100.0 * (double)most / (double)sum;
 }
 
-static double measure(const char *url, int n, ReduceForm form) {
+/* % of the time that the first server's link was in use, the busier way. */
+static double link_use(const Run *run) {
+    int64_t to = run->after.to[0] - run->before.to[0];
+    int64_t from = run->after.from[0] - run->before.from[0];
+    return 100.0 * (double)(to > from ? to : from) / (RATE_MB * 1e6 * run->seconds);
+}
+
+static Run measure(const char *url, int n, ReduceForm form) {
     const char *const prefix = job;
-    double seconds = n > 0 ? time_sum(url, n, form) : time_pipeline(url);
+    Run run = n > 0 ? run_sum(url, n, form) : run_pipeline(url);
     bench_must(relay_drop(dropper, &prefix, 1, NULL), "dropping");
-    return seconds;
+    return run;
 }
 
 /* n 0: the pipeline. */
 static void figure(const char *name, int n, ReduceForm form) {
-    double seconds[2][N_ROUNDS];
-    double ratios[N_ROUNDS];
-    double up = 0;
-    double down = 0;
+    double seconds[2][BENCH_MAX_ROUNDS];
+    BenchRounds rounds = {0};
+    Run runs[2];
     if (!bench_wanted(name))
         return;
-    for (int i = 0; i < N_ROUNDS; i++) {
-        seconds[0][i] = measure(urls[0], n, form);
-        LinkBytes before = look();
-        seconds[1][i] = measure(urls[1], n, form);
-        LinkBytes after = look();
-        ratios[i] = seconds[1][i] / seconds[0][i];
-        up = busier_share(before.to, after.to);
-        down = busier_share(before.from, after.from);
+    while (!bench_enough(&rounds, N_ROUNDS)) {
+        BenchNoise noise;
+        bench_noise_begin(&noise);
+        for (int i = 0; i < 2; i++) {
+            runs[i] = measure(urls[i], n, form);
+            seconds[i][rounds.n] = runs[i].seconds;
+        }
+        bench_round(&rounds, runs[1].seconds / runs[0].seconds, bench_noise_end(&noise));
     }
-    bench_note(
-        "%s: one server %.2f s, two %.2f s; the busier link carried %.1f %% up, %.1f %% down", name,
-        bench_median(seconds[0], N_ROUNDS), bench_median(seconds[1], N_ROUNDS), up, down);
-    bench_print(name, bench_median(ratios, N_ROUNDS), 3, "x", false, GOAL_PERCENT / 100.0);
+    double ratio = bench_conclude(&rounds, name);
+    bench_note("one server %.2f s, two %.2f s; in the last round one server's link was in use "
+               "%.0f %% of the time, the processors busy %.0f %% and %.0f %%, the busier of two "
+               "links carried %.1f %% up, %.1f %% down",
+               bench_median(seconds[0], rounds.n), bench_median(seconds[1], rounds.n),
+               link_use(&runs[0]), runs[0].busy * 100, runs[1].busy * 100,
+               busier_share(runs[1].before.to, runs[1].after.to),
+               busier_share(runs[1].before.from, runs[1].after.from));
+    bench_print(name, ratio, 3, "x", false, GOAL_PERCENT / 100.0);
 }
 
 /* In the hub's network, which the program itself does not enter. */
@@ -287,7 +311,7 @@ static void measure_all(const Net *net) {
     snprintf(urls[0], sizeof urls[0], "redis://%s:%d/0", addresses[0], PORT);
     snprintf(urls[1], sizeof urls[1], "redis://%s:%d,%s:%d/0", addresses[0], PORT, addresses[1],
              PORT);
-    bench_must(relay_open(urls[1], &dropper), "opening the relay");
+    bench_must(net_await_relay(urls[1], &dropper), "opening the relay");
     figure("servers/reduce/2/ours", 2, REDUCE_CHUNKED);
     figure("servers/reduce/4/ours", 4, REDUCE_CHUNKED);
     figure("servers/reduce/2/in-store", 2, REDUCE_IN_STORE);
@@ -305,7 +329,6 @@ int main(int argc, char **argv) {
     bench_must(net_open(rates, N_SERVERS, &net), "making networks");
     for (int s = 0; s < N_SERVERS; s++)
         bench_must(net_start_redis(&net, s, PORT, FUNCPIPE_MODULE, &servers[s]), "starting Redis");
-    clock_sleep_until(clock_deadline_ms(START_MS));
     pid_t measurer = fork();
     if (measurer == 0) {
         measure_all(&net);
