@@ -1,5 +1,5 @@
-/* reduce/...: the sum of n workers' gradients over a real Redis, each worker a process behind a
- * link of 70 MB/s each way (a network namespace), in four forms side by side:
+/* reduce/SIZE/N/...: the sum of N workers' gradients over a real Redis, each worker a process
+ * behind a link of 70 MB/s each way (a network namespace), in four forms side by side, in turns:
  *
  *     three-phase  LambdaML's scatter-reduce: send each other worker its part, read and add one's
  *                  own, send the sum; read the other sums. One after the other: 3s/w - 2s/(nw)
@@ -8,7 +8,12 @@
  *     chunked      ours (worker/exchange.h): small chunks, everything at once: 2s(n-1)/(nw)
  *     in-store     ours, the server adds: s/w
  *
- * The first two are written here from their papers' descriptions, over the same relay. */
+ * The first two are written here from their papers' descriptions, over the same relay. SIZE is
+ * 64MB, 64MB-35MBps (links half as fast: what the processors lack shows in the difference), 4KB,
+ * and 4KB-20ms (every request takes 20 ms more). What counts at 4 KB is round trips: a sum takes
+ * one at the least, from putting to being told, and two where a worker adds up for the others.
+ *
+ * At the end all forms and their bounds are printed side by side, as a table for people. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -24,18 +29,50 @@
 #include "tests/bench/bench.h"
 #include "tests/bench/net.h"
 #include "tests/bench/reducer.h"
-#include "tests/support/loopback.h"
 #include "tests/support/proxy.h"
 
-enum { RATE_MB = 70, N_ROUNDS = 3, MAX_N = 8, LATENCY_MS = 20 };
+enum { RATE_MB = 70, N_ROUNDS = 3, MAX_N = 8, N_TRIPS = 15, PORT = 6379 };
 #define LARGE_BYTES (INT64_C(64) * 1000 * 1000)
 #define SMALL_BYTES INT64_C(4096)
 
 typedef enum Form { THREE_PHASE, TWO_PHASE, CHUNKED, IN_STORE, N_REDUCTIONS } Form;
 static const char *const form_names[] = {"three-phase", "two-phase", "ours", "in-store"};
 
+typedef struct Row {
+    const char *size;
+    int64_t bytes;
+    int n, rate_mb, latency_ms;
+    int n_turns; /* a round; each runs every form once */
+    bool gated;  /* its figures have goals */
+} Row;
+
+static const Row rows[] = {
+    {"64MB", LARGE_BYTES, 2, RATE_MB, 0, 1, true},
+    {"64MB", LARGE_BYTES, 4, RATE_MB, 0, 1, true},
+    {"64MB", LARGE_BYTES, 8, RATE_MB, 0, 1, true},
+    {"64MB-35MBps", LARGE_BYTES, 8, RATE_MB / 2, 0, 1, false},
+    {"4KB", SMALL_BYTES, 2, RATE_MB, 0, 15, true},
+    {"4KB", SMALL_BYTES, 4, RATE_MB, 0, 15, true},
+    {"4KB", SMALL_BYTES, 8, RATE_MB, 0, 15, true},
+    {"4KB-20ms", SMALL_BYTES, 2, RATE_MB, 20, 3, true},
+    {"4KB-20ms", SMALL_BYTES, 4, RATE_MB, 20, 3, true},
+    {"4KB-20ms", SMALL_BYTES, 8, RATE_MB, 20, 3, true},
+};
+enum { N_ROWS = sizeof rows / sizeof rows[0] };
+
+typedef struct Result {
+    bool measured;
+    int n_quiet, n_rounds;
+    double s[N_REDUCTIONS], bound_s[N_REDUCTIONS], busy[N_REDUCTIONS];
+    double trip_s; /* of a request */
+    ReduceForm ours;
+} Result;
+
 typedef struct Shared { /* between the processes */
     pthread_barrier_t barrier;
+    bool over; /* read behind the first barrier of a turn */
+    int64_t trip_ns;
+    ReduceForm ours;
     int64_t begin_ns[MAX_N], end_ns[MAX_N];
     uint64_t hash[MAX_N]; /* of the sum that each has */
     int rc[MAX_N];
@@ -43,11 +80,11 @@ typedef struct Shared { /* between the processes */
 } Shared;
 
 typedef struct Setup {
+    const Row *row;
     int n;
-    int64_t bytes;
     ReduceSpec ours;
     char url[128];
-    const Net *net; /* NULL: all on loopback */
+    const Net *net;
     Shared *shared;
 } Setup;
 
@@ -205,8 +242,8 @@ static int peer_open(Peer *peer) {
     order_init(&peer->order);
     snprintf(peer->order.job, sizeof peer->order.job, "bench%d", setup->n);
     peer->order.wait_timeout_ms = REDUCER_WAIT_MS;
-    peer->n_floats = setup->bytes / (int64_t)sizeof(float);
-    const size_t bytes = (size_t)setup->bytes;
+    const size_t bytes = (size_t)setup->row->bytes;
+    peer->n_floats = setup->row->bytes / (int64_t)sizeof(float);
     peer->gradient = malloc(bytes);
     peer->sum = calloc(1, bytes);
     peer->out = aligned_alloc(BLOB_ALIGN, bytes + 4096);
@@ -224,30 +261,45 @@ static int peer_open(Peer *peer) {
     return open_reducer(peer, 1, REDUCE_IN_STORE);
 }
 
-/* Every round runs every form once, all workers at the same time. */
+static int measure_trip(Peer *peer, int64_t *out_ns) {
+    double ns[N_TRIPS];
+    for (int i = 0; i < N_TRIPS; i++) {
+        int64_t begin_ns = clock_now_ns();
+        TRY(relay_has(peer->down.relay, "nothing"));
+        ns[i] = (double)(clock_now_ns() - begin_ns);
+    }
+    *out_ns = (int64_t)bench_median(ns, N_TRIPS);
+    return 0;
+}
+
+/* Form after form, all workers at the same time, until the parent says that it is over. What is
+ * timed lies between the first two barriers of each. */
 static int peer_run(Peer *peer) {
     Shared *shared = peer->setup->shared;
+    const size_t bytes = (size_t)peer->setup->row->bytes;
     TRY(peer_open(peer));
-    for (int round = 0; round < N_ROUNDS; round++) {
-        for (int form = 0; form < N_REDUCTIONS; form++) {
-            memset(peer->sum, 0, (size_t)peer->setup->bytes);
-            peer->step++;
-            pthread_barrier_wait(&shared->barrier);
-            shared->begin_ns[peer->self] = clock_now_ns();
-            TRY(run_form(peer, (Form)form));
-            shared->end_ns[peer->self] = clock_now_ns();
-            shared->hash[peer->self] = hash_bytes(peer->sum, (size_t)peer->setup->bytes);
-            pthread_barrier_wait(&shared->barrier);
-            pthread_barrier_wait(
-                &shared->barrier); /* the parent has read, and dropped the objects */
-        }
+    pthread_barrier_wait(&shared->barrier); /* all others do nothing now */
+    if (peer->self == 0) {
+        shared->ours = exchange_form(peer->reducers[0].exchange);
+        TRY(measure_trip(peer, &shared->trip_ns));
     }
-    return 0;
+    for (;; peer->step++) {
+        memset(peer->sum, 0, bytes);
+        pthread_barrier_wait(&shared->barrier);
+        if (shared->over)
+            return 0;
+        shared->begin_ns[peer->self] = clock_now_ns();
+        TRY(run_form(peer, (Form)(peer->step % N_REDUCTIONS)));
+        shared->end_ns[peer->self] = clock_now_ns();
+        pthread_barrier_wait(&shared->barrier);
+        shared->hash[peer->self] = hash_bytes(peer->sum, bytes);
+        pthread_barrier_wait(&shared->barrier);
+    }
 }
 
 static void peer_main(const Setup *setup, int self) {
     Peer peer = {.setup = setup, .self = self};
-    int rc = setup->net ? net_enter(setup->net, self) : 0;
+    int rc = net_enter(setup->net, self);
     if (rc >= 0)
         rc = peer_run(&peer);
     setup->shared->rc[self] = rc;
@@ -257,10 +309,6 @@ static void peer_main(const Setup *setup, int self) {
 }
 
 /* ---- all of them ---- */
-
-typedef struct Times {
-    double s[N_REDUCTIONS];
-} Times;
 
 static Shared *open_shared(int n) {
     Shared *shared =
@@ -294,11 +342,8 @@ static void *watch_main(void *arg) {
     return NULL;
 }
 
-static Times measure(Setup *setup, const char *drop_url) {
-    Times times = {{0}};
-    pid_t pids[MAX_N];
-    double rounds[N_REDUCTIONS][N_ROUNDS];
-    Relay *relay = NULL;
+static pthread_t start_workers(Setup *setup, pid_t *pids, void **watched) {
+    pthread_t watcher;
     setup->shared = open_shared(setup->n);
     for (int w = 0; w < setup->n; w++) {
         pids[w] = fork();
@@ -306,166 +351,268 @@ static Times measure(Setup *setup, const char *drop_url) {
             peer_main(setup, w);
         bench_must(pids[w] > 0 ? 0 : err_set(ERR_MEMORY, "a process"), "starting workers");
     }
-    pthread_t watcher;
-    void *args[] = {setup, pids};
-    pthread_create(&watcher, NULL, watch_main, args);
-    bench_must(relay_open(drop_url, &relay), "opening the relay");
-    Shared *shared = setup->shared;
-    for (int i = 0; i < N_ROUNDS * N_REDUCTIONS; i++) {
-        char job[32];
-        pthread_barrier_wait(&shared->barrier);
-        pthread_barrier_wait(&shared->barrier);
-        int64_t begin = shared->begin_ns[0];
-        int64_t end = shared->end_ns[0];
-        for (int w = 1; w < setup->n; w++) {
-            begin = shared->begin_ns[w] < begin ? shared->begin_ns[w] : begin;
-            end = shared->end_ns[w] > end ? shared->end_ns[w] : end;
-            if (shared->hash[w] != shared->hash[0])
-                bench_must(err_set(ERR_CORRUPT, "%s: workers have different sums",
-                                   form_names[i % N_REDUCTIONS]),
-                           "reducing");
-        }
-        rounds[i % N_REDUCTIONS][i / N_REDUCTIONS] = (double)(end - begin) / 1e9;
-        snprintf(job, sizeof job, "bench%d", setup->n);
-        const char *const prefix = job;
-        bench_must(relay_drop(relay, &prefix, 1, NULL), "dropping");
-        if (i == N_ROUNDS * N_REDUCTIONS - 1) {
-            pthread_cancel(watcher);
-            pthread_join(watcher, NULL);
-        }
-        pthread_barrier_wait(&shared->barrier);
-    }
-    for (int w = 0; w < setup->n; w++)
-        waitpid(pids[w], NULL, 0);
-    relay_close(relay);
-    munmap(shared, sizeof *shared);
-    for (int form = 0; form < N_REDUCTIONS; form++)
-        times.s[form] = bench_median(rounds[form], N_ROUNDS);
-    return times;
+    watched[0] = setup;
+    watched[1] = pids;
+    bench_must(pthread_create(&watcher, NULL, watch_main, watched) == 0
+                   ? 0
+                   : err_set(ERR_MEMORY, "a thread"),
+               "watching workers");
+    return watcher;
 }
 
-static double fastest_other(const Times *times) {
-    return times->s[0] < times->s[1] ? times->s[0] : times->s[1];
+static void end_workers(Setup *setup, const pid_t *pids, pthread_t watcher) {
+    pthread_cancel(watcher);
+    pthread_join(watcher, NULL);
+    setup->shared->over = true;
+    pthread_barrier_wait(&setup->shared->barrier);
+    for (int w = 0; w < setup->n; w++)
+        waitpid(pids[w], NULL, 0);
+    munmap(setup->shared, sizeof *setup->shared);
+}
+
+/* Seconds from the first worker's begin to the last one's end. */
+static double time_form(const Setup *setup, int form, Relay *dropper, double *out_busy) {
+    Shared *shared = setup->shared;
+    char job[32];
+    const char *const prefix = job;
+    BenchNoise busy;
+    pthread_barrier_wait(&shared->barrier);
+    bench_busy_begin(&busy);
+    pthread_barrier_wait(&shared->barrier);
+    *out_busy = bench_busy_end(&busy);
+    pthread_barrier_wait(&shared->barrier);
+    int64_t begin = shared->begin_ns[0];
+    int64_t end = shared->end_ns[0];
+    for (int w = 1; w < setup->n; w++) {
+        begin = shared->begin_ns[w] < begin ? shared->begin_ns[w] : begin;
+        end = shared->end_ns[w] > end ? shared->end_ns[w] : end;
+        if (shared->hash[w] != shared->hash[0])
+            bench_must(err_set(ERR_CORRUPT, "%s: workers have different sums", form_names[form]),
+                       "reducing");
+    }
+    snprintf(job, sizeof job, "bench%d", setup->n);
+    bench_must(relay_drop(dropper, &prefix, 1, NULL), "dropping");
+    return (double)(end - begin) / 1e9;
+}
+
+/* A round: the median of its turns for every form. */
+static void run_round(const Setup *setup, Relay *dropper, double *out_s, double *busy_s) {
+    double s[N_REDUCTIONS][BENCH_MAX_ROUNDS];
+    const int n_turns = setup->row->n_turns;
+    for (int i = 0; i < n_turns * N_REDUCTIONS; i++) {
+        const int form = i % N_REDUCTIONS;
+        double busy = 0;
+        s[form][i / N_REDUCTIONS] = time_form(setup, form, dropper, &busy);
+        busy_s[form] += busy * s[form][i / N_REDUCTIONS];
+    }
+    for (int form = 0; form < N_REDUCTIONS; form++)
+        out_s[form] = bench_median(s[form], n_turns);
+}
+
+static Result measure(Setup *setup, const char *drop_url) {
+    Result result = {.measured = true};
+    pid_t pids[MAX_N];
+    void *watched[2];
+    static BenchRounds rounds[N_REDUCTIONS];
+    double busy_s[N_REDUCTIONS] = {0};
+    double all_s[N_REDUCTIONS] = {0};
+    Relay *dropper = NULL;
+    bench_must(net_await_relay(drop_url, &dropper), "opening the relay");
+    pthread_t watcher = start_workers(setup, pids, watched);
+    pthread_barrier_wait(&setup->shared->barrier);
+    while (!bench_enough(&rounds[0], N_ROUNDS)) {
+        BenchNoise noise;
+        double s[N_REDUCTIONS];
+        bench_noise_begin(&noise);
+        run_round(setup, dropper, s, busy_s);
+        const double others = bench_noise_end(&noise);
+        for (int form = 0; form < N_REDUCTIONS; form++) {
+            bench_round(&rounds[form], s[form], others);
+            all_s[form] += s[form] * setup->row->n_turns;
+        }
+    }
+    result.trip_s = (double)setup->shared->trip_ns / 1e9;
+    result.ours = setup->shared->ours;
+    result.n_quiet = bench_quiet_rounds(&rounds[0]);
+    result.n_rounds = rounds[0].n;
+    for (int form = 0; form < N_REDUCTIONS; form++) {
+        result.s[form] = bench_quiet_median(&rounds[form]);
+        result.busy[form] = busy_s[form] / all_s[form];
+    }
+    end_workers(setup, pids, watcher);
+    relay_close(dropper);
+    return result;
 }
 
 /* ---- figures ---- */
 
-static bool large_wanted(int n) {
+static double least(const Result *result, Form a, Form b) {
+    return result->s[a] < result->s[b] ? result->s[a] : result->s[b];
+}
+
+static double most(const Result *result, Form a, Form b) {
+    return result->s[a] > result->s[b] ? result->s[a] : result->s[b];
+}
+
+static const char *name_of(const Row *row, const char *what) {
+    static char name[64];
+    snprintf(name, sizeof name, "reduce/%s/%d/%s", row->size, row->n, what);
+    return name;
+}
+
+static bool row_wanted(const Row *row) {
     static const char *const suffixes[] = {"ours", "in-store", "fastest", "speed-up"};
     for (int i = 0; i < 4; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "reduce/64MB/%d/%s", n, suffixes[i]);
-        if (bench_wanted(name))
+        if (bench_wanted(name_of(row, suffixes[i])))
             return true;
     }
     return false;
 }
 
-static void print_large(int n, const Times *times) {
-    char name[64];
-    const double s_w = (double)LARGE_BYTES / (RATE_MB * 1e6);
-    const double bound = 2 * s_w * (n - 1) / n;
-    bench_note(
-        "n = %d, 64 MB: three-phase %.2f s (its bound %.2f), two-phase %.2f (%.2f), ours %.2f "
-        "(%.2f), in-store %.2f (%.2f)",
-        n, times->s[0], 3 * s_w - 2 * s_w / n, times->s[1], 2 * s_w, times->s[2], bound,
-        times->s[3], s_w);
-    snprintf(name, sizeof name, "reduce/64MB/%d/ours", n);
-    bench_print(name, times->s[CHUNKED] / bound, 3, "x", false, 1.10);
-    snprintf(name, sizeof name, "reduce/64MB/%d/in-store", n);
-    bench_print(name, times->s[IN_STORE] / s_w, 3, "x", false, 1.15);
-    double slower = times->s[CHUNKED] > times->s[IN_STORE] ? times->s[CHUNKED] : times->s[IN_STORE];
-    snprintf(name, sizeof name, "reduce/64MB/%d/fastest", n);
-    bench_print(name, fastest_other(times) / slower, 2, "x", true, 1.0);
-    if (n == 4) {
-        snprintf(name, sizeof name, "reduce/64MB/%d/speed-up", n);
-        bench_print(name, times->s[THREE_PHASE] / times->s[IN_STORE], 2, "x", true, 1.9);
+/* What the links need for the bytes. */
+static double link_s(const Row *row, Form form) {
+    const double s_w = (double)row->bytes / (row->rate_mb * 1e6);
+    switch (form) {
+    case THREE_PHASE:
+        return 3 * s_w - 2 * s_w / row->n;
+    case TWO_PHASE:
+        return 2 * s_w;
+    case CHUNKED:
+        return 2 * s_w * (row->n - 1) / row->n;
+    default:
+        return s_w;
     }
 }
 
-static void large(void) {
-    static const int counts[] = {2, 4, 8};
-    for (int i = 0; i < 3; i++) {
-        const int n = counts[i];
-        int rates[MAX_N];
-        Net net;
-        pid_t redis = 0;
-        char address[NET_ADDRESS_BYTES];
-        char drop_url[64];
-        if (!large_wanted(n))
-            continue;
-        for (int w = 0; w < n; w++)
-            rates[w] = RATE_MB;
-        bench_must(net_open(rates, n, &net), "making networks");
-        bench_must(net_start_redis(&net, -1, 6379, FUNCPIPE_MODULE, &redis), "starting Redis");
-        Setup setup = {.n = n, .bytes = LARGE_BYTES, .net = &net};
-        setup.ours = (ReduceSpec){.latency_us = 1000, .rate_bytes_per_s = RATE_MB * 1000000};
-        snprintf(setup.url, sizeof setup.url, "redis://%s:6379/0", net_address(-1, address));
-        snprintf(drop_url, sizeof drop_url, "redis://%s:6379/0", address);
-        clock_sleep_until(clock_deadline_ms(300));
-        pid_t measurer = fork(); /* in the hub's network, which this process does not enter */
-        if (measurer == 0) {
-            bench_must(net_enter(&net, -1), "entering the hub");
-            Times times = measure(&setup, drop_url);
-            print_large(n, &times);
-            fflush(stdout);
-            _exit(bench_end());
-        }
-        int status = 0;
-        waitpid(measurer, &status, 0);
-        kill(redis, SIGTERM);
-        waitpid(redis, NULL, 0);
-        net_close(&net);
-        bench_child_ended(status);
+/* That, and the requests of which each must wait for another one's answer. */
+static double bound_s(const Row *row, const Result *result, Form form) {
+    const bool one_adds = form == THREE_PHASE || form == TWO_PHASE ||
+                          (form == CHUNKED && result->ours == REDUCE_CHUNKED);
+    return link_s(row, form) + (one_adds ? 2 : 1) * result->trip_s;
+}
+
+static void print_ratio(const Row *row, const char *what, double value, int digits, bool at_least,
+                        double goal) {
+    if (row->gated)
+        bench_print(name_of(row, what), value, digits, "x", at_least, goal);
+    else
+        bench_show(name_of(row, what), value, digits, "x");
+}
+
+static void print_figures(const Row *row, const Result *result) {
+    const bool large = row->bytes == LARGE_BYTES;
+    const double *s = result->s;
+    bench_note("%s: %d of %d rounds on a quiet machine; a request takes %.2f ms; ours is '%s'",
+               name_of(row, "*"), result->n_quiet, result->n_rounds, result->trip_s * 1e3,
+               reduction_form_names[result->ours]);
+    if (large) {
+        bench_note("all processors were busy for %.0f %% of three-phase, %.0f %% of two-phase, "
+                   "%.0f %% of ours, %.0f %% of in-store",
+                   result->busy[THREE_PHASE] * 100, result->busy[TWO_PHASE] * 100,
+                   result->busy[CHUNKED] * 100, result->busy[IN_STORE] * 100);
+        print_ratio(row, "ours", s[CHUNKED] / link_s(row, CHUNKED), 3, false, 1.10);
+        print_ratio(row, "in-store", s[IN_STORE] / link_s(row, IN_STORE), 3, false, 1.15);
+    }
+    print_ratio(row, "fastest",
+                least(result, THREE_PHASE, TWO_PHASE) / most(result, CHUNKED, IN_STORE), 2, true,
+                1.0);
+    if (large && row->n == 4)
+        print_ratio(row, "speed-up", s[THREE_PHASE] / s[IN_STORE], 2, true, 1.9);
+}
+
+/* ---- rows ---- */
+
+/* In the hub's network, which the program itself does not enter. */
+static int measure_row(const Row *row, const Net *net, Result *out_result) {
+    char address[NET_ADDRESS_BYTES];
+    char drop_url[64];
+    int port = PORT;
+    Proxy *proxy = NULL;
+    Setup setup = {.row = row, .n = row->n, .net = net};
+    bench_must(net_enter(net, -1), "entering the hub");
+    if (row->latency_ms > 0) {
+        bench_must(proxy_start_all(PORT, &proxy), "starting the proxy");
+        proxy_delay(proxy, PROXY_DOWN, row->latency_ms);
+        port = proxy_port(proxy);
+    }
+    setup.ours = (ReduceSpec){.latency_us = (1 + row->latency_ms) * 1000,
+                              .rate_bytes_per_s = row->rate_mb * 1000000};
+    snprintf(setup.url, sizeof setup.url, "redis://%s:%d/0", net_address(-1, address), port);
+    snprintf(drop_url, sizeof drop_url, "redis://%s:%d/0", address, PORT);
+    Result result = measure(&setup, drop_url);
+    for (int form = 0; form < N_REDUCTIONS; form++)
+        result.bound_s[form] = bound_s(row, &result, (Form)form);
+    print_figures(row, &result);
+    proxy_stop(proxy);
+    *out_result = result;
+    return bench_end();
+}
+
+static void run_row(const Row *row, Result *out_result) {
+    int rates[MAX_N];
+    Net net;
+    pid_t redis = 0;
+    int status = 0;
+    for (int w = 0; w < row->n; w++)
+        rates[w] = row->rate_mb;
+    bench_must(net_open(rates, row->n, &net), "making networks");
+    bench_must(net_start_redis(&net, -1, PORT, FUNCPIPE_MODULE, &redis), "starting Redis");
+    pid_t measurer = fork();
+    if (measurer == 0) {
+        status = measure_row(row, &net, out_result);
+        fflush(stdout);
+        _exit(status);
+    }
+    waitpid(measurer, &status, 0);
+    kill(redis, SIGTERM);
+    waitpid(redis, NULL, 0);
+    net_close(&net);
+    bench_child_ended(status);
+}
+
+/* "2.02 (1.83), 61 % |" for all forms: time, bound, and how busy the processors were where that is
+ * long enough to be measured. */
+static void format_forms(const Row *row, const Result *result, char *out, size_t out_bytes) {
+    const bool large = row->bytes == LARGE_BYTES;
+    const double unit = large ? 1 : 1e3;
+    size_t n = 0;
+    for (int form = 0; form < N_REDUCTIONS; form++) {
+        n += (size_t)snprintf(out + n, out_bytes - n, " %.2f (%.2f)", result->s[form] * unit,
+                              result->bound_s[form] * unit);
+        if (large)
+            n += (size_t)snprintf(out + n, out_bytes - n, ", %.0f %%", result->busy[form] * 100);
+        n += (size_t)snprintf(out + n, out_bytes - n, " |");
     }
 }
 
-/* A port that was free a moment ago. */
-static int free_port(void) {
-    int port = 0;
-    int fd = loopback_listen(0, &port);
-    bench_must(fd >= 0 ? 0 : err_set(ERR_IO, "no port"), "finding a port");
-    close(fd);
-    return port;
-}
-
-static void small(void) {
-    static const int counts[] = {2, 4, 8};
-    for (int i = 0; i < 3; i++) {
-        char name[64];
-        char drop_url[64];
-        const int n = counts[i];
-        pid_t redis = 0;
-        Proxy *proxy = NULL;
-        snprintf(name, sizeof name, "reduce/4KB/%d/ours", n);
-        if (!bench_wanted(name))
+/* In Markdown. */
+static void print_table(const Result *results) {
+    bench_note("64MB: seconds (bound), how busy all processors were; 4KB: milliseconds (bound). "
+               "Chunks of %d KiB.",
+               (int)(REDUCE_CHUNK_BYTES >> 10));
+    bench_note("| s | n | three-phase | two-phase | ours | in-store | quiet rounds |");
+    bench_note("|---|---|---|---|---|---|---|");
+    for (int i = 0; i < N_ROWS; i++) {
+        const Result *it = &results[i];
+        char text[512];
+        if (!it->measured)
             continue;
-        const int port = free_port();
-        bench_must(net_start_redis(NULL, -1, port, FUNCPIPE_MODULE, &redis), "starting Redis");
-        clock_sleep_until(clock_deadline_ms(300));
-        bench_must(proxy_start(port, &proxy), "starting the proxy");
-        proxy_delay(proxy, PROXY_DOWN, LATENCY_MS);
-        Setup setup = {.n = n, .bytes = SMALL_BYTES};
-        setup.ours = (ReduceSpec){.latency_us = LATENCY_MS * 1000,
-                                  .rate_bytes_per_s = RATE_MB * 1000000,
-                                  .store_adds = true};
-        snprintf(setup.url, sizeof setup.url, "redis://127.0.0.1:%d/0", proxy_port(proxy));
-        snprintf(drop_url, sizeof drop_url, "redis://127.0.0.1:%d/0", port);
-        Times times = measure(&setup, drop_url);
-        bench_note(
-            "n = %d, 4 KB, +%d ms a request: three-phase %.0f ms, two-phase %.0f, ours %.0f, "
-            "in-store %.0f",
-            n, LATENCY_MS, times.s[0] * 1e3, times.s[1] * 1e3, times.s[2] * 1e3, times.s[3] * 1e3);
-        bench_print(name, times.s[CHUNKED] / fastest_other(&times), 2, "x", false, 1.0);
-        proxy_stop(proxy);
-        kill(redis, SIGTERM);
-        waitpid(redis, NULL, 0);
+        format_forms(&rows[i], it, text, sizeof text);
+        bench_note("| %s | %d |%s %d of %d |", rows[i].size, rows[i].n, text, it->n_quiet,
+                   it->n_rounds);
     }
 }
 
 int main(int argc, char **argv) {
     bench_begin(argc, argv);
-    large();
-    small();
+    Result *results = mmap(NULL, N_ROWS * sizeof *results, PROT_READ | PROT_WRITE,
+                           MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (results == MAP_FAILED)
+        bench_must(err_set(ERR_MEMORY, "shared memory"), "beginning");
+    for (int i = 0; i < N_ROWS; i++) {
+        if (row_wanted(&rows[i]))
+            run_row(&rows[i], &results[i]);
+    }
+    print_table(results);
     return bench_end();
 }
