@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <pthread.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -36,22 +35,13 @@ const char *work_worker_path(void) {
 
 /* ---- folders ---- */
 
-static int remove_entry(const char *path, const struct stat *about, int kind, struct FTW *walk) {
-    (void)about, (void)kind, (void)walk;
-    return remove(path);
-}
-
-static void remove_tree(const char *path) {
-    nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-}
-
 /* Folders that a program which ends early leaves; BENCH_KEEP in the environment keeps all. */
 static char folders[MAX_JOBS][sizeof((Work *)0)->folder];
 
 static void remove_folders(void) {
     for (int i = 0; i < MAX_JOBS; i++) {
         if (folders[i][0] && !getenv("BENCH_KEEP"))
-            remove_tree(folders[i]);
+            temp_remove(folders[i]);
     }
 }
 
@@ -173,7 +163,7 @@ void work_init_delays(Work *work, int32_t n_stages, int delay_ms, int64_t sample
 void work_done(Work *work) {
     for (int i = 0; i < MAX_JOBS && !getenv("BENCH_KEEP"); i++) {
         if (strcmp(folders[i], work->folder) == 0) {
-            remove_tree(work->folder);
+            temp_remove(work->folder);
             folders[i][0] = '\0';
         }
     }
@@ -333,14 +323,14 @@ static void show_log(const Work *work, int32_t stage) {
 static void remove_relay(const Work *work) {
     char relay[96];
     snprintf(relay, sizeof relay, "%s/relay", work->folder);
-    remove_tree(relay);
+    temp_remove(relay);
 }
 
 /* The coordinator's part: the last save's folder. */
 static void make_store(const Work *work) {
     char store[96];
     snprintf(store, sizeof store, "%s/store", work->folder);
-    remove_tree(store);
+    temp_remove(store);
     mkdir(store, 0700);
     snprintf(store, sizeof store, "%s/store/%lld", work->folder, (long long)work->order.end_step);
     mkdir(store, 0700);
