@@ -7,7 +7,9 @@ packages_data="dataset-fashion-mnist"
 packages_test="libcriterion-dev clang clang-format clang-tidy libclang-rt-14-dev libomp-dev python3 procps locales redis-server openssl
  radosgw ceph-mon ceph-osd ceph-common"
 packages_test_long="swift-proxy swift-account swift-container swift-object"
-packages_bench="python3-torch libopenblas0-openmp redis-server iproute2"
+packages_bench_step="python3-torch libopenblas0-openmp"
+packages_bench_redis="redis-server iproute2"
+packages_bench_s3="radosgw ceph-mon ceph-osd ceph-common openssl"
 
 need_packages() {
     local missing=() name sudo=()
