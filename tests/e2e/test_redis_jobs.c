@@ -15,6 +15,9 @@
 
 #define PASSWORD "a-password"
 
+E2E_REFERENCES_BEGIN
+E2E_REFERENCES_END
+
 static RedisServerProcess server;
 
 static void begin(const char *const *args) {
@@ -23,6 +26,12 @@ static void begin(const char *const *args) {
     if (rc == ERR_UNSUPPORTED)
         cr_skip_test("%s", err_text());
     cr_assert_eq(rc, 0, "%s", err_text());
+}
+
+static void restart(RedisServerProcess *one) {
+    redis_server_kill(one);
+    e2e_sleep_ms(150);
+    cr_assert_eq(redis_server_again(one), 0, "%s", err_text());
 }
 
 static void enter(void) {
@@ -48,12 +57,17 @@ static void server_is_empty(void) {
     cr_assert_eq(redis_server_ask(server.port, "DBSIZE"), 0);
 }
 
+/* OUT/redis is as the same job over files, which was trained once for all tests. */
+static void check_as_over_files(const char *job, int64_t n_steps) {
+    const char *files = e2e_reference(job, NULL);
+    e2e_check_equal(files, "redis", n_steps);
+    e2e_check_same_rows(files, "redis", 0, n_steps);
+}
+
 static void check_job(const char *name, const char *text, int64_t n_steps) {
     const char *job = e2e_job(name, text);
-    e2e_train_fully(job, "files", NULL);
     e2e_train_fully(job, "redis", E2E_ARGS("--set", relay_set("")));
-    e2e_check_equal("files", "redis", n_steps);
-    e2e_check_same_rows("files", "redis", 0, n_steps);
+    check_as_over_files(job, n_steps);
     server_is_empty();
 }
 
@@ -80,16 +94,19 @@ Test(redis_jobs, every_form_of_the_reduction, .init = enter_with_module, .fini =
                                         "plan.reduce.form=in_store", "plan.reduce.form=auto"};
     const char *job = e2e_job("mlp", e2e_mlp);
     const char *const replicas = "plan.replicas=[1,3,1]";
-    e2e_train_fully(job, "files", E2E_ARGS("--set", replicas, "--set", forms[0]));
+    const char *const steps = "steps=100";
+    e2e_train_fully(job, "files", E2E_ARGS("--set", steps, "--set", replicas, "--set", forms[0]));
     for (int i = 0; i < 4; i++) {
-        E2e run = e2e_train(job, "redis",
-                            E2E_ARGS("--overwrite", "--set", relay_set(""), "--set", replicas,
+        const char *out = e2e_path("redis%d", i);
+        E2e run = e2e_train(job, out,
+                            E2E_ARGS("--set", relay_set(""), "--set", steps, "--set", replicas,
                                      "--set", forms[i], "--set", "plan.reduce.chunk=4KiB"));
-        cr_assert(e2e_await_rows(&run, "redis", 40), "%s", e2e_read(run.err));
-        kill(e2e_worker("redis", 1, i % 3), SIGKILL);
+        cr_assert(e2e_await_rows(&run, out, 40), "%s", e2e_read(run.err));
+        kill(e2e_worker(out, 1, i % 3), SIGKILL);
         cr_assert_eq(e2e_wait(&run), 0, "%s: %s", forms[i], e2e_read(run.err));
-        e2e_check_equal("files", "redis", 200);
-        e2e_check_same_rows("files", "redis", 0, 200);
+        cr_expect_eq(e2e_count(out, "worker_died"), 1, "%s", forms[i]);
+        e2e_check_equal("files", out, 100);
+        e2e_check_same_rows("files", out, 0, 100);
         server_is_empty();
     }
 }
@@ -106,7 +123,6 @@ Test(redis_jobs, a_server_that_cannot_add, .init = enter, .fini = leave) {
 Test(redis_jobs, workers_die, .init = enter, .fini = leave) {
     static const int workers[][2] = {{0, 0}, {1, 0}, {1, 1}, {2, 0}};
     const char *job = e2e_job("mlp", e2e_mlp);
-    e2e_train_fully(job, "files", NULL);
     E2e run =
         e2e_train(job, "redis", E2E_ARGS("--set", relay_set("/3"), "--set", "limits.restarts=20"));
     for (int i = 0; i < 4; i++) {
@@ -116,15 +132,47 @@ Test(redis_jobs, workers_die, .init = enter, .fini = leave) {
     cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
     cr_assert_geq(e2e_count("redis", "worker_died"), 3);
     e2e_check_clean(&run);
-    e2e_check_equal("files", "redis", 200);
-    e2e_check_same_rows("files", "redis", 0, 200);
+    check_as_over_files(job, 200);
 }
 
 /* ---- the demo, damaged objects, what others left ---- */
 
-Test(redis_jobs, demo, .init = enter_with_module, .fini = leave) {
-    relay_jobs_demo(url(""), 16);
+static RedisServerProcess forgetful; /* its objects are gone with it */
+
+static void enter_demo(void) {
+    static const char *const keeps[] = {"--loadmodule", REDIS_SERVER_MODULE, "--appendonly", "yes",
+                                        NULL};
+    static const char *const loses[] = {"--loadmodule", REDIS_SERVER_MODULE, NULL};
+    begin(keeps);
+    cr_assert_eq(redis_server_start(&forgetful, loses), 0, "%s", err_text());
+}
+
+static void leave_demo(void) {
+    redis_server_stop(&forgetful);
+    leave();
+}
+
+static void restart_server(void) {
+    restart(&server);
+}
+
+static void restart_forgetful(void) {
+    restart(&forgetful);
+}
+
+/* The server adds the gradients. It dies in mid-step: once with all it had in its file, once with
+ * nothing. */
+Test(redis_jobs, demo, .init = enter_demo, .fini = leave_demo) {
+    char relays[2][64];
+    for (int i = 0; i < 2; i++)
+        snprintf(relays[i], sizeof relays[i], "redis://127.0.0.1:%d",
+                 i == 0 ? server.port : forgetful.port);
+    const RelayJobsDemo runs[] = {
+        {.relay = relays[0], .form = "in_store", .disturb = restart_server},
+        {.relay = relays[1], .form = "in_store", .disturb = restart_forgetful, .loses = true}};
+    relay_jobs_demo(runs, 2, 16);
     server_is_empty();
+    cr_expect_eq(redis_server_ask(forgetful.port, "DBSIZE"), 0);
 }
 
 Test(redis_jobs, damaged_objects, .init = enter, .fini = leave) {
@@ -175,18 +223,14 @@ Test(redis_jobs, the_server_restarts, .init = enter_with_file, .fini = leave) {
     char rest[E2E_PATH_BYTES];
     const char *job = e2e_job("mlp", e2e_mlp);
     snprintf(rest, sizeof rest, "/3?password_file=%s", e2e_path("%s", "password"));
-    e2e_train_fully(job, "files", NULL);
     E2e run = e2e_train(job, "redis", E2E_ARGS("--set", relay_set(rest)));
     for (int i = 0; i < 2; i++) {
         cr_assert(e2e_await_rows(&run, "redis", 40 + i * 60), "%s", e2e_read(run.err));
-        redis_server_kill(&server);
-        e2e_sleep_ms(150);
-        cr_assert_eq(redis_server_again(&server), 0, "%s", err_text());
+        restart(&server);
     }
     cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
     e2e_check_clean(&run);
-    e2e_check_equal("files", "redis", 200);
-    e2e_check_same_rows("files", "redis", 0, 200);
+    check_as_over_files(job, 200);
     cr_expect_eq(redis_server_ask(server.port, "AUTH " PASSWORD "\r\nDBSIZE"), 0);
     cr_expect_eq(redis_server_ask(server.port, "AUTH " PASSWORD "\r\nSELECT 3\r\nDBSIZE"), 0);
 }
@@ -230,7 +274,6 @@ Test(redis_jobs, a_server_that_is_too_small, .init = enter, .fini = leave) {
  * too little all the same, the job says so. */
 Test(redis_jobs, a_server_that_is_just_large_enough, .init = enter, .fini = leave) {
     const char *job = e2e_job("mlp", e2e_mlp);
-    e2e_train_fully(job, "files", NULL);
     E2e run = e2e_train(job, "redis",
                         E2E_ARGS("--set", relay_set(""), "--set", "save.every_steps=5", "--set",
                                  "timeouts.wait=4s", "--set", "limits.restarts=1"));
@@ -238,7 +281,7 @@ Test(redis_jobs, a_server_that_is_just_large_enough, .init = enter, .fini = leav
     limit_memory(768 << 10);
     int status = e2e_wait(&run);
     if (status == 0)
-        e2e_check_equal("files", "redis", 200);
+        check_as_over_files(job, 200);
     else
         check_full(&run, "redis", 5000);
     cr_expect(status == 0 || status == 1, "%d: %s", status, e2e_read(run.err));
@@ -252,9 +295,8 @@ Test(redis_jobs, a_server_that_is_just_large_enough, .init = enter, .fini = leav
  * names an object that is missing. */
 Test(redis_jobs, keys_are_deleted, .init = enter, .fini = leave) {
     const char *job = e2e_job("mlp", e2e_mlp);
-    e2e_train_fully(job, "files", NULL);
     E2e run = e2e_train(job, "redis",
-                        E2E_ARGS("--set", relay_set(""), "--set", "timeouts.wait=700ms", "--set",
+                        E2E_ARGS("--set", relay_set(""), "--set", "timeouts.wait=5s", "--set",
                                  "limits.restarts=1"));
     cr_assert(e2e_await_rows(&run, "redis", 47), "%s", e2e_read(run.err));
     redis_server_ask(server.port,
@@ -264,7 +306,7 @@ Test(redis_jobs, keys_are_deleted, .init = enter, .fini = leave) {
     const char *said = e2e_text(e2e_event("redis", "state", -1, -1, 0), "text");
     e2e_check_clean(&run);
     if (status == 0)
-        e2e_check_equal("files", "redis", 200);
+        check_as_over_files(job, 200);
     else
         cr_expect(status == 1 && (strstr(said, "'mlp/g1/t") || strstr(said, "norms of step")),
                   "%d: %s", status, said);

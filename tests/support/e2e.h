@@ -63,6 +63,23 @@ int e2e_wait(E2e *run);
 int e2e_run(E2e *out_run, const char *const *args);
 /* Train to the end; the test fails unless the exit code is 0 and nothing is left behind. */
 void e2e_train_fully(const char *job, const char *out, const char *const *more);
+/* The run over files that others of e2e_job's `job` are compared with, once for all tests of a
+ * program: the first that asks trains it to the end, the others wait for it. `more` is the same in
+ * all. Returns its OUT, which nobody changes. */
+const char *e2e_reference(const char *job, const char *const *more);
+void e2e_references_begin(void);
+void e2e_references_end(void);
+/* In a Criterion program with references, on lines of their own. */
+#define E2E_REFERENCES_BEGIN                                                                       \
+    ReportHook(PRE_ALL)(struct criterion_test_set * tests) {                                       \
+        (void)tests;                                                                               \
+        e2e_references_begin();                                                                    \
+    }
+#define E2E_REFERENCES_END                                                                         \
+    ReportHook(POST_ALL)(struct criterion_global_stats * stats) {                                  \
+        (void)stats;                                                                               \
+        e2e_references_end();                                                                      \
+    }
 /* Make file operations of later runs go wrong (tests/e2e/fault_io.c): each rule once in all
  * processes together when `once`. Skips the test where the build does not allow it (sanitizers). */
 void e2e_break_files(const char *rules, bool once);

@@ -11,6 +11,9 @@
 #include "tests/support/damage.h"
 #include "tests/support/e2e.h"
 
+/* Signs of life cost a relay work, too, and these jobs are not about them. */
+#define SELDOM "--set", "timeouts.heartbeat=250ms"
+
 enum { MICRO_ROWS = 8, WIDTH = 32 }; /* of e2e_mlp's first edge */
 
 static const char *set_of(const char *name, const char *value) {
@@ -47,33 +50,65 @@ static int64_t count(const char *url, const char *prefix) {
 
 #define DEMO FUNCPIPE_SOURCE_DIR "/docs/examples/fashion-mnist-cnn.json"
 
-static E2e start_demo(const char *job, const char *out, const char *relay, int64_t n_steps) {
-    if (e2e_long())
-        return e2e_train(job, out, E2E_ARGS("--set", set_of("relay", relay)));
-    return e2e_train(job, out,
-                     E2E_ARGS("--set", set_of("relay", relay), "--set",
-                              set_of("steps", number(n_steps)), "--set", "save.every_steps=4",
-                              "--set", "evaluate=null", "--set", "data.eval=null", "--set",
-                              "update.schedule.warmup_steps=2"));
+static E2e start_demo(const char *job, const char *out, const RelayJobsDemo *demo,
+                      int64_t n_steps) {
+    const char *args[24] = {"--set", set_of("relay", demo->relay)};
+    static const char *const shorter[] = {"save.every_steps=4", "evaluate=null", "data.eval=null",
+                                          "update.schedule.warmup_steps=2"};
+    int n = 2;
+    if (demo->form) {
+        args[n++] = "--set";
+        args[n++] = set_of("plan.reduce.form", demo->form);
+    }
+    if (!e2e_long()) {
+        args[n++] = "--set";
+        args[n++] = set_of("steps", number(n_steps));
+        for (size_t i = 0; i < sizeof shorter / sizeof shorter[0]; i++) {
+            args[n++] = "--set";
+            args[n++] = shorter[i];
+        }
+    }
+    return e2e_train(job, out, args);
 }
 
-void relay_jobs_demo(const char *relay, int64_t n_steps) {
-    const int64_t end = e2e_long() ? 1500 : n_steps;
-    E2e run = start_demo(DEMO, "files", "auto", n_steps);
+static void await_demo(E2e *run, const char *out, int64_t row) {
+    cr_assert(e2e_await_rows(run, out, row), "%s", e2e_read(run->err));
+}
+
+/* One run of the job as it was resolved: with the cut that was made of measured times. All comes
+ * early, because the workers may be steps ahead of what the run's files tell. */
+static void disturb_demo(const char *out, const RelayJobsDemo *demo, int64_t n_steps, int64_t end) {
+    E2e run = start_demo("files/job.json", out, demo, n_steps);
+    if (!demo->loses) {
+        await_demo(&run, out, end / 8);
+        cr_assert_eq(kill(e2e_worker(out, 1, 0), SIGKILL), 0);
+    }
+    if (demo->disturb) {
+        await_demo(&run, out, end / 4);
+        cr_assert(e2e_await_event(&run, out, "saved", 1), "%s", e2e_read(run.err));
+        demo->disturb();
+        cr_assert(e2e_is_running(&run), "it was over before");
+    }
     cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
-    /* The job as it was resolved: with the cut that was made of measured times. */
-    run = start_demo("files/job.json", "disturbed", relay, n_steps);
-    cr_assert(e2e_await_rows(&run, "disturbed", end / 2), "%s", e2e_read(run.err));
-    cr_assert_eq(kill(e2e_worker("disturbed", 1, 0), SIGKILL), 0);
-    cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
-    cr_expect_geq(e2e_count("disturbed", "worker_died"), 1);
+    cr_expect_geq(e2e_count(out, "worker_died"), demo->loses ? 0 : 1);
+    cr_assert_eq(e2e_count(out, "relay_lost"), demo->loses ? 1 : 0, "%s", e2e_read(run.err));
+    if (demo->loses)
+        cr_expect_gt(e2e_number(e2e_event(out, "resumed", -1, -1, 0), "step"), 0);
     e2e_check_clean(&run);
-    e2e_check_rows("disturbed", end);
-    e2e_check_same_rows("files", "disturbed", 0, end);
-    int status = e2e_run(
-        &run, E2E_ARGS("diff", e2e_checkpoint("files", end), e2e_checkpoint("disturbed", end)));
+    e2e_check_rows(out, end);
+    e2e_check_same_rows("files", out, 0, end);
+    int status =
+        e2e_run(&run, E2E_ARGS("diff", e2e_checkpoint("files", end), e2e_checkpoint(out, end)));
     cr_expect_eq(status, 0, "%s%s", e2e_read(run.out), e2e_read(run.err));
-    cr_expect_eq(count(relay, ""), 0);
+    cr_expect_eq(count(demo->relay, ""), 0);
+}
+
+void relay_jobs_demo(const RelayJobsDemo *runs, int n_runs, int64_t n_steps) {
+    const int64_t end = e2e_long() ? 1500 : n_steps;
+    E2e run = start_demo(DEMO, "files", &(RelayJobsDemo){.relay = "auto"}, n_steps);
+    cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
+    for (int i = 0; i < n_runs; i++)
+        disturb_demo(e2e_path("disturbed%d", i), &runs[i], n_steps, end);
 }
 
 /* ---- a damaged object ---- */
@@ -93,8 +128,9 @@ static void put_damaged(const char *url, const char *key, int way) {
 void relay_jobs_damage(const char *relay, int64_t n_rows, int way) {
     const KeySpace space = {.job = "mlp", .generation = 1};
     const char *out = damage_name(way);
-    E2e run = e2e_train(e2e_job("mlp", e2e_mlp), out,
-                        E2E_ARGS("--set", set_of("relay", relay), "--set", "limits.restarts=1"));
+    E2e run =
+        e2e_train(e2e_job("mlp", e2e_mlp), out,
+                  E2E_ARGS("--set", set_of("relay", relay), SELDOM, "--set", "limits.restarts=1"));
     cr_assert(e2e_await_rows(&run, out, 2), "%s", e2e_read(run.err));
     const int64_t step = e2e_rows(out) + n_rows;
     const Key key = key_activation(&space, (KeyPlace){step, -1}, 0, 1, 2);
@@ -113,7 +149,7 @@ void relay_jobs_damage(const char *relay, int64_t n_rows, int way) {
 /* ---- what earlier runs left ---- */
 
 static void die_in(const char *job, const char *out, const char *relay, int64_t rows) {
-    E2e run = e2e_train(job, out, E2E_ARGS("--set", set_of("relay", relay)));
+    E2e run = e2e_train(job, out, E2E_ARGS("--set", set_of("relay", relay), SELDOM));
     cr_assert(e2e_await_rows(&run, out, rows), "%s", e2e_read(run.err));
     kill(run.pid, SIGKILL);
     e2e_wait(&run);
@@ -128,9 +164,9 @@ void relay_jobs_leftovers(const char *relay, int64_t n_steps) {
     die_in(job, "first", relay, n_steps / 2);
     die_in(job, "second", relay, 2);
     cr_assert_gt(count(relay, "mlp/g1"), 10, "nothing was left");
-    e2e_train_fully(
-        job, "third",
-        E2E_ARGS("--set", set_of("relay", relay), "--set", steps, "--set", "update.lr=0.01"));
+    e2e_train_fully(job, "third",
+                    E2E_ARGS("--set", set_of("relay", relay), SELDOM, "--set", steps, "--set",
+                             "update.lr=0.01"));
     e2e_check_equal("empty", "third", n_steps);
     e2e_check_same_rows("empty", "third", 0, n_steps);
     cr_expect_eq(count(relay, "mlp/g3") + count(relay, "mlp/claim.3"), 0);
