@@ -300,3 +300,32 @@ Test(s3_jobs, damaged_objects, .init = enter, .fini = e2e_leave) {
 Test(s3_jobs, leftovers, .init = enter, .fini = e2e_leave) {
     relay_jobs_leftovers(url, 8);
 }
+
+/* Somebody deletes what is under way, until a worker waits in vain for it: all go back to the last
+ * save, and the weights are the same. */
+Test(s3_jobs, keys_are_deleted, .init = enter, .fini = e2e_leave) {
+    enum { N_AHEAD = 4 };
+    const char *job = e2e_job("mlp", e2e_mlp);
+    Relay *relay = NULL;
+    cr_assert_eq(relay_open(url, &relay), 0, "%s", err_text());
+    E2e run = e2e_train(job, "s3", E2E_ARGS(STEPS_SET, OVER_S3, "--set", "timeouts.wait=5s"));
+    cr_assert(e2e_await_rows(&run, "s3", 12), "%s", e2e_read(run.err));
+    while (e2e_is_running(&run) && e2e_count("s3", "relay_lost") == 0) {
+        char texts[N_AHEAD][32];
+        const char *prefixes[N_AHEAD];
+        int64_t n = 0;
+        for (int i = 0; i < N_AHEAD; i++) {
+            snprintf(texts[i], sizeof texts[i], "mlp/g1/t%lld", (long long)e2e_rows("s3") + i);
+            prefixes[i] = texts[i];
+        }
+        cr_assert_eq(relay_drop(relay, prefixes, N_AHEAD, &n), 0, "%s", err_text());
+        e2e_sleep_ms(5);
+    }
+    relay_close(relay);
+    cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
+    cr_expect_geq(e2e_count("s3", "relay_lost"), 1, "%s", e2e_read(run.err));
+    const char *said = e2e_read(e2e_path("%s", "s3/events.jsonl"));
+    cr_expect(strstr(said, "'mlp/g1/t") || strstr(said, "norms of step"), "%s", said);
+    e2e_check_clean(&run);
+    check_as_over_files(job);
+}
