@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/cutting.h"
 #include "tests/support/redis_place.h"
 
 enum { MIB = 1 << 20, LARGE_BYTES = 3 * MIB + 7 };
@@ -12,81 +13,48 @@ static const char *const small_values[] = {"--proto-max-bulk-len", "1mb", NULL};
 
 /* ---- cut connections ---- */
 
-typedef struct Cutting {
-    RedisPlace place;
-    bool put; /* else get */
-    ProxyWay way;
-    const char *data;
-    size_t bytes;
-    int64_t n_pieces;
-} Cutting;
+static RedisPlace cut_place;
+static int64_t n_cut_pieces;
 
-/* One operation over a connection that is new, login and all. */
-static int operate(Cutting *cutting) {
-    Relay *relay = cutting->place.proxied;
-    if (cutting->put)
-        return place_put(relay, "cut/o", cutting->data, cutting->bytes, 10000);
-    place_expect(relay, "cut/o", cutting->data, cutting->bytes);
-    return 0;
-}
-
-static void clean(Cutting *cutting) {
-    int64_t n = 0;
-    cr_assert_eq(relay_drop_one(cutting->place.direct, "cut", &n), 0, "%s", err_text());
-    cr_assert_eq(n, 1);
-}
-
-/* How many bytes go that way when nothing is cut. */
-static int64_t measure(Cutting *cutting) {
-    proxy_cut_all(cutting->place.proxy);
-    cr_assert_geq(operate(cutting), 0, "%s", err_text());
-    int64_t n = proxy_bytes(cutting->place.proxy, cutting->way);
-    if (cutting->put)
-        clean(cutting);
-    return n;
-}
-
-static void cut_at(Cutting *cutting, int64_t at, bool reset) {
-    RedisPlace *place = &cutting->place;
-    int64_t n_before = place->proxied->counters.n_retries;
-    int64_t n_connections = proxy_connections(place->proxy);
-    proxy_cut_all(place->proxy);
-    proxy_cut(place->proxy, cutting->way, at, reset);
-    int rc = operate(cutting);
-    cr_assert(rc == 0 || rc == 1, "cut at %lld: %d %s", (long long)at, rc, err_text());
-    cr_assert_geq(place->proxied->counters.n_retries - n_before, 2, "cut at %lld", (long long)at);
-    cr_assert_geq(proxy_connections(place->proxy) - n_connections, 2, "cut at %lld", (long long)at);
-    if (!cutting->put)
+static void look(const Cutting *cutting, int64_t at, bool cleaned) {
+    (void)cutting;
+    if (cleaned) {
+        cr_assert_eq(place_ask(&cut_place, "DBSIZE"), 0, "cut at %lld", (long long)at);
         return;
-    place_expect(place->direct, "cut/o", cutting->data, cutting->bytes);
-    cr_assert_eq(place_ask(place, REDIS_SERVER_IMMORTAL), 0, "cut at %lld", (long long)at);
-    if (cutting->n_pieces > 0) { /* of a try whose answer was lost, pieces may be left */
-        int64_t n = place_ask(place, REDIS_SERVER_PIECES);
-        cr_assert(n == cutting->n_pieces || n == 2 * cutting->n_pieces, "%lld pieces",
-                  (long long)n);
     }
-    clean(cutting);
-    cr_assert_eq(place_ask(place, "DBSIZE"), 0, "cut at %lld", (long long)at);
+    cr_assert_eq(place_ask(&cut_place, REDIS_SERVER_IMMORTAL), 0, "cut at %lld", (long long)at);
+    if (n_cut_pieces > 0) { /* of a try whose answer was lost, pieces may be left */
+        int64_t n = place_ask(&cut_place, REDIS_SERVER_PIECES);
+        cr_assert(n == n_cut_pieces || n == 2 * n_cut_pieces, "%lld pieces", (long long)n);
+    }
 }
 
-static void cutting_open(Cutting *cutting, bool put, ProxyWay way, const char *data, size_t bytes) {
-    *cutting = (Cutting){.put = put, .way = way, .data = data, .bytes = bytes};
-    place_open(&cutting->place, small_values, "", "");
+/* In cut_place. The connection that was there before is found dead: one more retry. */
+static Cutting cutting_open(bool put, ProxyWay way, const char *data, size_t bytes) {
     if (!put)
-        cr_assert_eq(place_put(cutting->place.direct, "cut/o", data, bytes, 5000), 0);
+        cr_assert_eq(place_put(cut_place.direct, "cut/o", data, bytes, 5000), 0);
+    return (Cutting){.proxy = cut_place.proxy,
+                     .direct = cut_place.direct,
+                     .proxied = cut_place.proxied,
+                     .put = put,
+                     .way = way,
+                     .data = data,
+                     .bytes = bytes,
+                     .n_retries = 2,
+                     .look = look};
 }
 
 static void cut_everywhere(bool put, ProxyWay way) {
-    Cutting cutting;
-    cutting_open(&cutting, put, way, "some content of an object", 25);
-    int64_t n = measure(&cutting);
+    place_open(&cut_place, small_values, "", "");
+    Cutting cutting = cutting_open(put, way, "some content of an object", 25);
+    int64_t n = cutting_measure(&cutting);
     cr_assert_gt(n, 30);
     for (int64_t at = 0; at < n; at++) {
-        cut_at(&cutting, at, at % 2 == 0);
+        cutting_at(&cutting, at, at % 2 == 0);
         if (at % 4 == 0)
-            cut_at(&cutting, at, false);
+            cutting_at(&cutting, at, false);
     }
-    place_close(&cutting.place);
+    place_close(&cut_place);
 }
 
 Test(redis_cuts, put_up) {
@@ -107,18 +75,18 @@ Test(redis_cuts, get_down) {
 
 /* About `n` positions, and the last ones all. */
 static void cut_large(bool put, ProxyWay way, int64_t n) {
-    Cutting cutting;
     char *data = malloc(LARGE_BYTES);
     place_fill(data, LARGE_BYTES, 1);
-    cutting_open(&cutting, put, way, data, LARGE_BYTES);
-    cutting.n_pieces = 4;
-    int64_t all = measure(&cutting);
+    place_open(&cut_place, small_values, "", "");
+    Cutting cutting = cutting_open(put, way, data, LARGE_BYTES);
+    n_cut_pieces = 4;
+    int64_t all = cutting_measure(&cutting);
     int64_t stride = all / n > 0 ? all / n : 1;
     for (int64_t at = 0; at < all - 8; at += stride)
-        cut_at(&cutting, at, at / stride % 2 == 0);
+        cutting_at(&cutting, at, at / stride % 2 == 0);
     for (int64_t at = all - 8; at < all; at++)
-        cut_at(&cutting, at, at % 2 == 0);
-    place_close(&cutting.place);
+        cutting_at(&cutting, at, at % 2 == 0);
+    place_close(&cut_place);
     free(data);
 }
 
@@ -141,16 +109,13 @@ Test(redis_cuts, large_get_down) {
 /* Over TLS: about `n` positions, from its first byte on. The length of a signature varies, so the
  * last bytes are left out: those of the connections above. */
 static void cut_tls(bool put, ProxyWay way, int64_t n) {
-    Cutting cutting = {.put = put, .way = way, .data = "some content of an object", .bytes = 25};
-    place_open_tls(&cutting.place);
-    if (!put)
-        cr_assert_eq(place_put(cutting.place.direct, "cut/o", cutting.data, cutting.bytes, 5000),
-                     0);
-    int64_t all = measure(&cutting) - 16;
+    place_open_tls(&cut_place);
+    Cutting cutting = cutting_open(put, way, "some content of an object", 25);
+    int64_t all = cutting_measure(&cutting) - 16;
     cr_assert_gt(all, n, "%lld bytes", (long long)all);
     for (int64_t i = 0; i < n; i++)
-        cut_at(&cutting, i * all / n, i % 2 == 0);
-    place_close(&cutting.place);
+        cutting_at(&cutting, i * all / n, i % 2 == 0);
+    place_close(&cut_place);
 }
 
 Test(redis_cuts, tls_put_up) {

@@ -1,6 +1,7 @@
 /* The scenarios of tests/support/relay_suite.h over relays of a real S3 store: all of them once,
  * once more with objects announced in Redis, and those in which names and signatures count for
- * other prefixes and addresses. And over a store of our own that is busy all the time. */
+ * other prefixes and addresses. And over a store of our own that is busy all the time; and over
+ * connections that are cut. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,8 @@
 #include "core/err.h"
 #include "storage/relay_survey.h"
 #include "storage/s3_client.h"
+#include "tests/support/cutting.h"
+#include "tests/support/proxy.h"
 #include "tests/support/relay_tests.h"
 #include "tests/support/s3_server.h"
 
@@ -184,6 +187,104 @@ Test(s3_store, killed_in_an_upload, .init = enter, .fini = leave) {
     cr_expect_eq(uploads(), 0, "it is left");
     free(data);
 }
+
+/* ---- cut connections ---- */
+
+/* A proxy in front of the store; what is there lies under the prefix. */
+static Cutting cutting_open(bool put, ProxyWay way, const char *data, size_t bytes) {
+    char place[512];
+    Cutting cutting = {
+        .direct = relay, .put = put, .way = way, .data = data, .bytes = bytes, .n_retries = 1};
+    Slice part = {data, bytes};
+    if (!put)
+        cr_assert_eq(relay_put(relay, "cut/o", &part, 1, clock_deadline_ms(20000)), 0);
+    cr_assert_eq(proxy_start(s3_server_port(), &cutting.proxy), 0, "%s", err_text());
+    s3_server_url(prefix, proxy_port(cutting.proxy), place, sizeof place);
+    cr_assert_eq(relay_open(place, &cutting.proxied), 0, "%s", err_text());
+    return cutting;
+}
+
+static void cutting_close(Cutting *cutting) {
+    relay_close(cutting->proxied);
+    proxy_stop(cutting->proxy);
+    relay_tidy(relay, "cut");
+    cr_expect_eq(uploads(), 0, "uploads are left");
+}
+
+/* One request: within the first line of the request or the answer, its headers, where they end, at
+ * the first and the last byte of a body. */
+static void cut_small(bool put, ProxyWay way) {
+    enum { BODY = 25 };
+    Cutting cutting = cutting_open(put, way, "some content of an object", BODY);
+    cutting_measure(&cutting); /* a handle's first put asks for more */
+    const int64_t n = cutting_measure(&cutting);
+    const bool body = put == (way == PROXY_UP);
+    const int64_t head = body ? n - BODY : n;
+    const int64_t at[] = {0,        1,        9,    12,       head / 4, head / 2,
+                          head - 3, head - 1, head, head + 1, n - 1};
+    cr_assert_gt(n, 100);
+    for (size_t i = 0; i < sizeof at / sizeof at[0]; i++) {
+        if (at[i] < n)
+            cutting_at(&cutting, at[i], i % 2 == 0);
+    }
+    cutting_close(&cutting);
+}
+
+Test(s3_cuts, put_up, .init = enter, .fini = leave) {
+    cut_small(true, PROXY_UP);
+}
+
+Test(s3_cuts, put_down, .init = enter, .fini = leave) {
+    cut_small(true, PROXY_DOWN);
+}
+
+Test(s3_cuts, get_up, .init = enter, .fini = leave) {
+    cut_small(false, PROXY_UP);
+}
+
+Test(s3_cuts, get_down, .init = enter, .fini = leave) {
+    cut_small(false, PROXY_DOWN);
+}
+
+/* An object of two pieces, over several connections: what begins it, its pieces, what ends it.
+ * Ended by -1. */
+static void cut_large(bool put, ProxyWay way, const int64_t *at) {
+    enum { BYTES = 9 << 20 };
+    char *data = malloc(BYTES);
+    for (int64_t i = 0; i < BYTES; i++)
+        data[i] = (char)(i * 2654435761 >> 13);
+    Cutting cutting = cutting_open(put, way, data, BYTES);
+    cutting.any = true;
+    cutting.n_retries =
+        0; /* curl itself repeats what has no answer over a connection used before */
+    cutting_measure(&cutting);
+    for (int i = 0; at[i] >= 0; i++)
+        cutting_at(&cutting, at[i], i % 2 == 0);
+    cutting_close(&cutting);
+    free(data);
+}
+
+Test(s3_cuts, large_put_up, .init = enter, .fini = leave) {
+    static const int64_t at[] = {0, 20, 300, 900, 2000, 600000, -1};
+    cut_large(true, PROXY_UP, at);
+}
+
+Test(s3_cuts, large_put_down, .init = enter, .fini = leave) {
+    static const int64_t at[] = {0, 12, 100, 400, 600, -1};
+    cut_large(true, PROXY_DOWN, at);
+}
+
+Test(s3_cuts, large_get_up, .init = enter, .fini = leave) {
+    static const int64_t at[] = {0, 20, 300, -1};
+    cut_large(false, PROXY_UP, at);
+}
+
+Test(s3_cuts, large_get_down, .init = enter, .fini = leave) {
+    static const int64_t at[] = {0, 12, 200, 600, 3000000, 8 << 20, -1};
+    cut_large(false, PROXY_DOWN, at);
+}
+
+/* ---- refusals ---- */
 
 static void refused(const char *place, int code, const char *words) {
     Relay *other = NULL;

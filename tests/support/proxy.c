@@ -42,8 +42,8 @@ struct Proxy {
     pthread_mutex_t lock; /* over all below */
     int listen_fd, wake_fd, port, server_port;
     bool stopping, swallowing;
-    bool cut_next, reset_next;
-    int64_t cut_bytes[2], delay_ms[2], n_connections, last_bytes[2];
+    bool cut_next, cut_first, reset_next; /* cut_first: all accepted ones, until one is cut */
+    int64_t cut_bytes[2], delay_ms[2], n_connections, n_cuts, last_bytes[2];
     int last; /* the connection accepted last */
     Connection connections[PROXY_MAX_CONNECTIONS];
 };
@@ -90,8 +90,10 @@ static void take_connection(Proxy *proxy, Connection *connection) {
         if (!connection->pipes[i].ring)
             abort();
     }
-    proxy->cut_next = false;
-    proxy->reset_next = true;
+    if (!proxy->cut_first) {
+        proxy->cut_next = false;
+        proxy->reset_next = true;
+    }
     proxy->last = (int)(connection - proxy->connections);
     proxy->n_connections++;
     proxy->last_bytes[0] = proxy->last_bytes[1] = 0;
@@ -155,12 +157,28 @@ static bool write_some(Pipe *pipe, int fd, int64_t *wake_ns) {
     return pipe->cut_at == NO_CUT || pipe->n_out < pipe->cut_at;
 }
 
+/* Of cut_first, one is enough. */
+static void count_cut(Proxy *proxy) {
+    proxy->n_cuts++;
+    if (!proxy->cut_first)
+        return;
+    proxy->cut_first = proxy->cut_next = false;
+    proxy->reset_next = true;
+    for (int i = 0; i < PROXY_MAX_CONNECTIONS; i++) {
+        proxy->connections[i].pipes[0].cut_at = NO_CUT;
+        proxy->connections[i].pipes[1].cut_at = NO_CUT;
+    }
+}
+
 static bool pass_on(Proxy *proxy, Connection *connection, int64_t *wake_ns) {
     for (int way = 0; way < 2; way++) {
         Pipe *pipe = &connection->pipes[way];
         if (!read_some(proxy, pipe, (ProxyWay)way, connection->fds[way]) ||
-            !write_some(pipe, connection->fds[1 - way], wake_ns))
+            !write_some(pipe, connection->fds[1 - way], wake_ns)) {
+            if (pipe->n_out == pipe->cut_at)
+                count_cut(proxy);
             return false;
+        }
         if (connection == &proxy->connections[proxy->last])
             proxy->last_bytes[way] = pipe->n_out;
     }
@@ -294,13 +312,22 @@ int proxy_port(const Proxy *proxy) {
     return proxy->port;
 }
 
-void proxy_cut(Proxy *proxy, ProxyWay way, int64_t bytes, bool reset) {
+static void cut(Proxy *proxy, ProxyWay way, int64_t bytes, bool reset, bool first) {
     pthread_mutex_lock(&proxy->lock);
     proxy->cut_next = true;
+    proxy->cut_first = first;
     proxy->reset_next = reset;
     proxy->cut_bytes[way] = bytes;
     proxy->cut_bytes[1 - way] = NO_CUT;
     wake(proxy);
+}
+
+void proxy_cut(Proxy *proxy, ProxyWay way, int64_t bytes, bool reset) {
+    cut(proxy, way, bytes, reset, false);
+}
+
+void proxy_cut_first(Proxy *proxy, ProxyWay way, int64_t bytes, bool reset) {
+    cut(proxy, way, bytes, reset, true);
 }
 
 void proxy_cut_all(Proxy *proxy) {
@@ -328,6 +355,13 @@ void proxy_delay(Proxy *proxy, ProxyWay way, int64_t ms) {
 int64_t proxy_connections(Proxy *proxy) {
     pthread_mutex_lock(&proxy->lock);
     int64_t n = proxy->n_connections;
+    pthread_mutex_unlock(&proxy->lock);
+    return n;
+}
+
+int64_t proxy_cuts(Proxy *proxy) {
+    pthread_mutex_lock(&proxy->lock);
+    int64_t n = proxy->n_cuts;
     pthread_mutex_unlock(&proxy->lock);
     return n;
 }

@@ -22,6 +22,8 @@ int proxy_port(const Proxy *proxy);
 /* The next connection that is accepted is cut on both sides after it passed on `bytes` that way:
  * with a reset, or as if the other end had closed. Only that one. */
 void proxy_cut(Proxy *proxy, ProxyWay way, int64_t bytes, bool reset);
+/* The same to the first one, of those accepted from now on, that passes on so many bytes. */
+void proxy_cut_first(Proxy *proxy, ProxyWay way, int64_t bytes, bool reset);
 /* Cut all there are now, with a reset. */
 void proxy_cut_all(Proxy *proxy);
 /* on: nothing is passed on any more, either way; what comes meanwhile waits. */
@@ -30,6 +32,7 @@ void proxy_swallow(Proxy *proxy, bool on);
 void proxy_delay(Proxy *proxy, ProxyWay way, int64_t ms);
 
 int64_t proxy_connections(Proxy *proxy); /* accepted so far */
+int64_t proxy_cuts(Proxy *proxy);        /* of these, cut where proxy_cut or proxy_cut_first said */
 /* Passed on that way by the connection accepted last (0 when there was none). */
 int64_t proxy_bytes(Proxy *proxy, ProxyWay way);
 
