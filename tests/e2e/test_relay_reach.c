@@ -1,5 +1,6 @@
 /* Relays that cannot be reached, by the coordinator or by its workers alone: nobody waits for ever.
- * Within 15 s the job's events have an error that names the place, and the exit code is 3. */
+ * Within 15 s the job's events have an error that names the place, and the exit code is 3; where
+ * workers are started again, after as long for each start. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,21 +23,24 @@ typedef struct Reach {
 
 static Reach runs[MAX_RUNS];
 static int n_runs;
+static int n_restarts; /* limits.restarts */
 
 /* Begin a job; all are waited for together, because each may take ten seconds. */
 static void begin(const char *relay, const char *place) {
     char set[E2E_PATH_BYTES];
+    char restarts[32];
     Reach *reach = &runs[n_runs];
     snprintf(set, sizeof set, "relay=%s", relay);
+    snprintf(restarts, sizeof restarts, "limits.restarts=%d", n_restarts);
     snprintf(reach->out, sizeof reach->out, "out%d", n_runs++);
     snprintf(reach->place, sizeof reach->place, "%s", place);
     reach->begin_ns = clock_now_ns();
-    reach->run = e2e_train(e2e_path("mlp.json"), reach->out,
-                           E2E_ARGS("--set", set, "--set", "limits.restarts=0"));
+    reach->run =
+        e2e_train(e2e_path("mlp.json"), reach->out, E2E_ARGS("--set", set, "--set", restarts));
 }
 
 static void expect_unreachable(const char *event) {
-    int64_t limit_ns = LIMIT_MS * e2e_slowness() * CLOCK_NS_PER_MS;
+    int64_t limit_ns = LIMIT_MS * (1 + n_restarts) * e2e_slowness() * CLOCK_NS_PER_MS;
     for (int i = 0; i < n_runs; i++) {
         Reach *reach = &runs[i];
         int status = e2e_wait(&reach->run);
@@ -85,8 +89,22 @@ Test(relay_reach, by_nobody, .init = e2e_enter, .fini = e2e_leave) {
     expect_unreachable("state");
 }
 
+/* The first worker that gave up has said why. */
+static void expect_said_early(void) {
+    int64_t limit_ns = LIMIT_MS * e2e_slowness() * CLOCK_NS_PER_MS;
+    for (int i = 0; i < n_runs; i++) {
+        Reach *reach = &runs[i];
+        cr_assert(e2e_await_event(&reach->run, reach->out, "worker_died", 1), "%s", reach->place);
+        int64_t took_ns = clock_now_ns() - reach->begin_ns;
+        cr_expect_lt(took_ns, limit_ns, "%s: %lld ms", reach->place,
+                     (long long)(took_ns / CLOCK_NS_PER_MS));
+        const char *text = e2e_text(e2e_event(reach->out, "worker_died", -1, -1, 0), "text");
+        cr_expect(strstr(text, reach->place), "not '%s' but: %s", reach->place, text);
+    }
+}
+
 /* The coordinator reaches it, and its workers, elsewhere, do not. */
-Test(relay_reach, by_the_coordinator_alone, .init = e2e_enter, .fini = e2e_leave) {
+static void by_the_coordinator_alone(void) {
     RedisServerProcess server;
     int ports[2];
     char text[256];
@@ -106,7 +124,19 @@ Test(relay_reach, by_the_coordinator_alone, .init = e2e_enter, .fini = e2e_leave
         snprintf(place, sizeof place, "127.0.0.1:%d", ports[i]);
         begin(text, place);
     }
+    if (n_restarts > 0)
+        expect_said_early();
     expect_unreachable("state");
     cr_expect_eq(redis_server_ask(server.port, "DBSIZE"), 0);
     redis_server_stop(&server);
+}
+
+Test(relay_reach, by_the_coordinator_alone, .init = e2e_enter, .fini = e2e_leave) {
+    by_the_coordinator_alone();
+}
+
+/* As often as a job that says nothing starts its workers again. */
+Test(relay_reach, by_the_coordinator_alone_with_restarts, .init = e2e_enter, .fini = e2e_leave) {
+    n_restarts = 2;
+    by_the_coordinator_alone();
 }
