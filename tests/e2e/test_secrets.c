@@ -196,6 +196,8 @@ Test(secrets, of_redis, .init = enter, .fini = leave) {
 
 /* ---- S3 ---- */
 
+#define TWICE_ENCODED "c4n4ry1%252Fc4n4ry2%2540c4n4ry3%253Ac4n4ry4%2525c4n4ry5%2520c4n4ry6"
+
 #define S3_SECRET "c4n4ry1/c4n4ry2+c4n4ry3="
 #define S3_TOKEN "c4n4ry1//c4n4ry2+c4n4ry3=="
 
@@ -244,6 +246,38 @@ Test(secrets, of_s3, .init = enter, .fini = leave) {
     finish();
     refuse(400, "ExpiredToken");
     begin_train(3, "ExpiredToken", s3_url(port, from_file));
+    finish();
+    cr_assert_eq(nftw(".", look, 16, FTW_PHYS), 0);
+}
+
+/* Objects are announced in Redis: a URL within the URL. */
+static const char *announced(const char *redis) {
+    return s3_url(s3_fake_port(fake), text_of("&announce=%s", redis));
+}
+
+Test(secrets, of_announcements, .init = enter, .fini = leave) {
+    static const char *const args[] = {"--requirepass", PASSWORD, NULL};
+    cr_assert_eq(redis_server_start(&server, args), 0, "%s", err_text());
+    cr_assert_eq(s3_fake_start(&fake), 0, "%s", err_text());
+    setenv("AWS_ACCESS_KEY_ID", "AKTEST", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", S3_SECRET, 1);
+    const char *good = announced(with_file(server.port, "right"));
+    const char *inside = announced(text_of("redis://:%s@127.0.0.1:%d", TWICE_ENCODED, server.port));
+    begin_train(0, NULL, good);
+    begin(0, NULL, E2E_ARGS("plan", "mlp.json", "--set", text_of("relay=%s", good)));
+    commands(good, 1, 0); /* it is not encrypted */
+    commands(inside, 1, 0);
+    finish();
+    begin_train(3, "WRONGPASS", announced(with_file(server.port, "wrong")));
+    begin_train(3, "NOAUTH", announced(text_of("redis://127.0.0.1:%d", server.port)));
+    begin_train(3, "refused", announced(with_file(nowhere, "right")));
+    begin_train(2, "holds a password", inside);
+    begin_train(2, NULL, announced(text_of("redis://:%s@127.0.0.1:%d", ENCODED, server.port)));
+    begin_train(2, NULL, announced(text_of("redis//:%s@127.0.0.1", TWICE_ENCODED)));
+    begin_train(2, NULL, announced(text_of("redis://h?password=%s", TWICE_ENCODED)));
+    begin(2, NULL, E2E_ARGS("plan", "mlp.json", "--set", text_of("relay=%s", inside)));
+    commands(announced(text_of("redis://:wrong%%252Fc4n4ry@127.0.0.1:%d", server.port)), 3, 3);
+    commands(announced(text_of("redis://:%s@127.0.0.1:%d", TWICE_ENCODED, nowhere)), 3, 3);
     finish();
     cr_assert_eq(nftw(".", look, 16, FTW_PHYS), 0);
 }
