@@ -22,7 +22,12 @@
 #include "tests/support/e2e_parts.h"
 #include "tests/support/temp.h"
 
-enum { E2E_PATIENCE_MS = 60000, E2E_MAX_KEPT = 4096, E2E_MAX_RUNS = 256 };
+enum {
+    E2E_PATIENCE_MS = 60000,
+    E2E_LONG_PATIENCE_MS = 1200000,
+    E2E_MAX_KEPT = 4096,
+    E2E_MAX_RUNS = 256
+};
 
 static char folder[64];
 static int n_started;
@@ -230,7 +235,8 @@ bool e2e_is_running(E2e *run) {
 }
 
 int64_t e2e_deadline(void) {
-    return clock_deadline_ms((int64_t)E2E_PATIENCE_MS * e2e_slowness());
+    int64_t ms = e2e_long() ? E2E_LONG_PATIENCE_MS : E2E_PATIENCE_MS;
+    return clock_deadline_ms(ms * e2e_slowness());
 }
 
 int e2e_wait(E2e *run) {

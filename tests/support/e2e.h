@@ -57,7 +57,8 @@ E2e e2e_start(const char *const *args);
 /* The same on a terminal of its own; what it prints arrives at `terminal`. */
 E2e e2e_start_on_terminal(const char *const *args);
 E2e e2e_train(const char *job, const char *out, const char *const *more /* may be NULL */);
-/* Wait for its end (a minute at most, else the test fails) and return the status. */
+/* Wait for its end (a minute at most, FUNCPIPE_LONG: twenty; else the test fails) and return the
+ * status. */
 int e2e_wait(E2e *run);
 /* Start, wait, and return the status. */
 int e2e_run(E2e *out_run, const char *const *args);
