@@ -18,6 +18,9 @@
 E2E_REFERENCES_BEGIN
 E2E_REFERENCES_END
 
+enum { STEPS = 120 }; /* of all jobs that are compared with a reference */
+#define STEPS_SET "--set", "steps=120"
+
 static RedisServerProcess server;
 
 static void begin(const char *const *args) {
@@ -58,29 +61,29 @@ static void server_is_empty(void) {
 }
 
 /* OUT/redis is as the same job over files, which was trained once for all tests. */
-static void check_as_over_files(const char *job, int64_t n_steps) {
-    const char *files = e2e_reference(job, NULL);
-    e2e_check_equal(files, "redis", n_steps);
-    e2e_check_same_rows(files, "redis", 0, n_steps);
+static void check_as_over_files(const char *job) {
+    const char *files = e2e_reference(job, E2E_ARGS(STEPS_SET));
+    e2e_check_equal(files, "redis", STEPS);
+    e2e_check_same_rows(files, "redis", 0, STEPS);
 }
 
-static void check_job(const char *name, const char *text, int64_t n_steps) {
+static void check_job(const char *name, const char *text) {
     const char *job = e2e_job(name, text);
-    e2e_train_fully(job, "redis", E2E_ARGS("--set", relay_set("")));
-    check_as_over_files(job, n_steps);
+    e2e_train_fully(job, "redis", E2E_ARGS(STEPS_SET, "--set", relay_set("")));
+    check_as_over_files(job);
     server_is_empty();
 }
 
 Test(redis_jobs, mlp, .init = enter, .fini = leave) {
-    check_job("mlp", e2e_mlp, 200);
+    check_job("mlp", e2e_mlp);
 }
 
 Test(redis_jobs, cnn, .init = enter, .fini = leave) {
-    check_job("cnn", e2e_cnn, 120);
+    check_job("cnn", e2e_cnn);
 }
 
 Test(redis_jobs, gpt, .init = enter, .fini = leave) {
-    check_job("gpt", e2e_gpt, 120);
+    check_job("gpt", e2e_gpt);
 }
 
 static void enter_with_module(void) {
@@ -123,16 +126,16 @@ Test(redis_jobs, a_server_that_cannot_add, .init = enter, .fini = leave) {
 Test(redis_jobs, workers_die, .init = enter, .fini = leave) {
     static const int workers[][2] = {{0, 0}, {1, 0}, {1, 1}, {2, 0}};
     const char *job = e2e_job("mlp", e2e_mlp);
-    E2e run =
-        e2e_train(job, "redis", E2E_ARGS("--set", relay_set("/3"), "--set", "limits.restarts=20"));
+    E2e run = e2e_train(
+        job, "redis", E2E_ARGS(STEPS_SET, "--set", relay_set("/3"), "--set", "limits.restarts=20"));
     for (int i = 0; i < 4; i++) {
-        cr_assert(e2e_await_rows(&run, "redis", 30 + i * 35), "%s", e2e_read(run.err));
+        cr_assert(e2e_await_rows(&run, "redis", 20 + i * 25), "%s", e2e_read(run.err));
         kill(e2e_worker("redis", workers[i][0], workers[i][1]), SIGKILL);
     }
     cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
     cr_assert_geq(e2e_count("redis", "worker_died"), 3);
     e2e_check_clean(&run);
-    check_as_over_files(job, 200);
+    check_as_over_files(job);
 }
 
 /* ---- the demo, damaged objects, what others left ---- */
@@ -223,14 +226,14 @@ Test(redis_jobs, the_server_restarts, .init = enter_with_file, .fini = leave) {
     char rest[E2E_PATH_BYTES];
     const char *job = e2e_job("mlp", e2e_mlp);
     snprintf(rest, sizeof rest, "/3?password_file=%s", e2e_path("%s", "password"));
-    E2e run = e2e_train(job, "redis", E2E_ARGS("--set", relay_set(rest)));
+    E2e run = e2e_train(job, "redis", E2E_ARGS(STEPS_SET, "--set", relay_set(rest)));
     for (int i = 0; i < 2; i++) {
-        cr_assert(e2e_await_rows(&run, "redis", 40 + i * 60), "%s", e2e_read(run.err));
+        cr_assert(e2e_await_rows(&run, "redis", 30 + i * 45), "%s", e2e_read(run.err));
         restart(&server);
     }
     cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
     e2e_check_clean(&run);
-    check_as_over_files(job, 200);
+    check_as_over_files(job);
     cr_expect_eq(redis_server_ask(server.port, "AUTH " PASSWORD "\r\nDBSIZE"), 0);
     cr_expect_eq(redis_server_ask(server.port, "AUTH " PASSWORD "\r\nSELECT 3\r\nDBSIZE"), 0);
 }
@@ -275,13 +278,13 @@ Test(redis_jobs, a_server_that_is_too_small, .init = enter, .fini = leave) {
 Test(redis_jobs, a_server_that_is_just_large_enough, .init = enter, .fini = leave) {
     const char *job = e2e_job("mlp", e2e_mlp);
     E2e run = e2e_train(job, "redis",
-                        E2E_ARGS("--set", relay_set(""), "--set", "save.every_steps=5", "--set",
-                                 "timeouts.wait=4s", "--set", "limits.restarts=1"));
+                        E2E_ARGS(STEPS_SET, "--set", relay_set(""), "--set", "save.every_steps=5",
+                                 "--set", "timeouts.wait=4s", "--set", "limits.restarts=1"));
     cr_assert(e2e_await_rows(&run, "redis", 5), "%s", e2e_read(run.err));
     limit_memory(768 << 10);
     int status = e2e_wait(&run);
     if (status == 0)
-        check_as_over_files(job, 200);
+        check_as_over_files(job);
     else
         check_full(&run, "redis", 5000);
     cr_expect(status == 0 || status == 1, "%d: %s", status, e2e_read(run.err));
@@ -296,8 +299,8 @@ Test(redis_jobs, a_server_that_is_just_large_enough, .init = enter, .fini = leav
 Test(redis_jobs, keys_are_deleted, .init = enter, .fini = leave) {
     const char *job = e2e_job("mlp", e2e_mlp);
     E2e run = e2e_train(job, "redis",
-                        E2E_ARGS("--set", relay_set(""), "--set", "timeouts.wait=5s", "--set",
-                                 "limits.restarts=1"));
+                        E2E_ARGS(STEPS_SET, "--set", relay_set(""), "--set", "timeouts.wait=5s",
+                                 "--set", "limits.restarts=1"));
     cr_assert(e2e_await_rows(&run, "redis", 47), "%s", e2e_read(run.err));
     redis_server_ask(server.port,
                      "EVAL \"for _, k in ipairs(redis.call('KEYS', 'funcpipe:o:mlp/g1/t*')) do "
@@ -306,7 +309,7 @@ Test(redis_jobs, keys_are_deleted, .init = enter, .fini = leave) {
     const char *said = e2e_text(e2e_event("redis", "state", -1, -1, 0), "text");
     e2e_check_clean(&run);
     if (status == 0)
-        check_as_over_files(job, 200);
+        check_as_over_files(job);
     else
         cr_expect(status == 1 && (strstr(said, "'mlp/g1/t") || strstr(said, "norms of step")),
                   "%d: %s", status, said);
