@@ -455,6 +455,10 @@ void exchange_close(Exchange *exchange) {
     free(exchange);
 }
 
+ReduceForm exchange_form(const Exchange *exchange) {
+    return exchange->form;
+}
+
 /* ---- a step ---- */
 
 void exchange_begin(Exchange *exchange, int64_t step, bool forget) {

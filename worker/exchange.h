@@ -34,6 +34,7 @@ int exchange_open(const ExchangeSetup *setup, Transfers *transfers, Exchange **o
 void exchange_close(Exchange *exchange); /* after the transfers' threads have ended */
 /* How many threads down are of use. */
 int exchange_threads_down(const ExchangeSetup *setup);
+ReduceForm exchange_form(const Exchange *exchange); /* that was chosen */
 
 /* Start `step`. `forget`: nothing is added to it that a 16-bit wire has rounded away before. */
 void exchange_begin(Exchange *exchange, int64_t step, bool forget);
