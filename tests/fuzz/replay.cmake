@@ -10,3 +10,6 @@ foreach(source ${fuzz_sources})
   add_test(NAME fuzz_replay_${name}
     COMMAND fuzz_replay_${name} ${CMAKE_CURRENT_LIST_DIR}/corpus/${name})
 endforeach()
+if(NOT FUNCPIPE_SANITIZE) # once is enough: it builds a preset of its own
+  funcpipe_long_test(fuzz_long 900 ${CMAKE_CURRENT_LIST_DIR}/run 2)
+endif()
