@@ -1,5 +1,5 @@
-/* Relay operations that fail or answer wrongly: the job ends with the same bits. FUNCPIPE_LONG=1
- * tries every operation instead of a sample. */
+/* Relay operations that fail or answer wrongly: the job ends with the same bits. Every
+ * operation fails once in turn; the other kinds of fault are sampled, FUNCPIPE_LONG=1 tries all. */
 #include <criterion/criterion.h>
 
 #include "storage/relay_faulty.h"

@@ -12,7 +12,7 @@ static const Scenario rows[] = {RELAY_FAULT_SCENARIOS(RELAY_FAULT_SCENARIO_ROW)}
 #undef RELAY_FAULT_SCENARIO_ROW
 const ScenarioTable relay_fault_scenarios = {"relay_fault", rows, sizeof rows / sizeof rows[0]};
 
-enum { SAMPLED = 40, SAMPLED_SLOW = 10, MAX_FAULTS = 16 };
+enum { SAMPLED = 8, SAMPLED_SLOW = 10, MAX_FAULTS = 16 };
 
 static const char *const fault_names[] = {[RELAY_FAULT_NONE] = "none",
                                           [RELAY_FAULT_FAIL] = "fails",
@@ -100,23 +100,40 @@ static int32_t rig_operations(const FaultRig *rig, int32_t worker, int32_t handl
     return (int32_t)rig->undisturbed.operations[worker][handle];
 }
 
-/* Every kind at every operation of the handle, of each worker in turn; else a sample of that. */
+/* A stride that takes about so many of the cases, in which the kinds follow one another. It has no
+ * common divisor with their number, so that it goes round all of them. */
+static int32_t sample_stride(int32_t n_cases, int32_t n_kinds, int32_t n_sampled) {
+    int32_t stride = sim_long() ? 1 : n_cases / n_sampled * sim_stride() + 1;
+    for (int32_t d = 2; d <= n_kinds; d++) {
+        if (n_kinds % d == 0 && stride % d == 0) {
+            stride++;
+            d = 1; /* once more from the smallest divisor */
+        }
+    }
+    return stride;
+}
+
+/* Of each worker in turn, every operation of the handle fails once (under a sanitizer: each n-th);
+ * of the other kinds of fault, and of those that take long, a sample. The long form: all of them.
+ */
 static int sweep(const FaultSweep *it, char *why, size_t why_bytes) {
     FaultRig rig;
     TRY(rig_init(&rig, it->reduce, why, why_bytes));
-    int32_t n_cases = 0;
+    const bool slow = it->n_operations > 1;
+    const int32_t n_plain = slow ? 0 : 1; /* kinds that take place at each operation */
+    int32_t n_operations = 0;
     for (int32_t w = 0; w < rig.n_workers; w++) {
-        n_cases += rig_operations(&rig, w, it->handle) * it->n_kinds;
+        n_operations += rig_operations(&rig, w, it->handle);
     }
-    EXPECT(n_cases > 0, "no worker has operations on handle %d", it->handle);
-    /* A stride without a common divisor with the kinds goes round all of them. */
-    const int32_t n_sampled = it->n_operations > 1 ? SAMPLED_SLOW : SAMPLED;
-    int32_t stride = sim_long() ? 1 : n_cases / n_sampled * sim_stride() + 1;
-    stride += stride > 1 && stride % it->n_kinds == 0;
-    int32_t n = 0;
+    EXPECT(n_operations > 0, "no worker has operations on handle %d", it->handle);
+    const int32_t n_kinds = it->n_kinds - n_plain;
+    const int32_t stride =
+        sample_stride(n_operations * n_kinds, n_kinds, slow ? SAMPLED_SLOW : SAMPLED);
+    int32_t n_failed = 0, n_others = 0;
     for (int32_t w = 0; w < rig.n_workers; w++) {
         for (int32_t i = 0; i < rig_operations(&rig, w, it->handle) * it->n_kinds; i++) {
-            if (n++ % stride != 0) {
+            if (i % it->n_kinds < n_plain ? n_failed++ % sim_stride() != 0
+                                          : n_others++ % stride != 0) {
                 continue;
             }
             const SimFault fault = rig_fault(&rig, w, it->handle, i / it->n_kinds,
@@ -129,6 +146,7 @@ static int sweep(const FaultSweep *it, char *why, size_t why_bytes) {
     return 0;
 }
 
+/* The plain failure is the first of each. */
 static const RelayFault every_kind[] = {
     RELAY_FAULT_FAIL,    RELAY_FAULT_FAIL_DONE, RELAY_FAULT_FLIP, RELAY_FAULT_TRUNCATE,
     RELAY_FAULT_GARBAGE, RELAY_FAULT_TWICE,     RELAY_FAULT_DELAY};
