@@ -153,25 +153,11 @@ void plan_geometry(SimJob *job, int geometry) {
     sim_job_samples(job, table[geometry].samples);
 }
 
-static void set_replicas(PlanSpec *plan, int how) {
-    const int32_t last = plan->n_stages - 1;
-    switch (how) {
-    case 0:
-        plan->replicas[0] = 2;
-        break;
-    case 1:
-        plan->replicas[last] = 2;
-        break;
-    case 2:
-        plan->replicas[plan->n_stages / 2] = 2;
-        break;
-    case 3:
-        for (int32_t s = 0; s <= last; s++) {
-            plan->replicas[s] = 2;
-        }
-        break;
-    default:
-        plan->replicas[0] = 3;
+/* 2 of each stage, or some of one alone, so that those before and behind it have none. */
+static void set_replicas(PlanSpec *plan, int how, int32_t of_one) {
+    enum { EACH = 4 };
+    for (int32_t s = 0; s < plan->n_stages; s++) {
+        plan->replicas[s] = how == EACH ? 2 : s == how % plan->n_stages ? of_one : 1;
     }
 }
 
@@ -196,7 +182,7 @@ int plan_apply(SimJob *job, const PlanCase *plan_case, bool with_replicas) {
                              (value[AXIS_RECOMPUTE] == 2 && s % 2 == value[AXIS_WARMUP] % 2);
     }
     if (with_replicas) {
-        set_replicas(plan, value[AXIS_REPLICAS]);
+        set_replicas(plan, value[AXIS_REPLICAS], value[AXIS_HOIST] == 1 ? 3 : 2);
     }
     return 0;
 }

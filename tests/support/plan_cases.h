@@ -13,7 +13,7 @@ typedef enum PlanAxis {
     AXIS_RECOMPUTE, /* no stage, all, every other */
     AXIS_HOIST,     /* 0 to 2 */
     AXIS_CUT,       /* equal numbers of layers, at random */
-    AXIS_REPLICAS,  /* first stage 2, last 2, middle 2, all 2, first 3 */
+    AXIS_REPLICAS,  /* of one stage alone, each of four in turn (2, or 3 with hoist 1); 2 of all */
     PLAN_N_AXES
 } PlanAxis;
 
