@@ -2,36 +2,15 @@
 
 #include <errno.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/clock.h"
-#include "core/err.h"
 
 enum { LOG_LINE_BYTES = 2048 };
 
-static _Atomic int level_now = LOG_INFO;
-static const char *const level_names[] = {"error", "warn", "info", "debug"};
-
-void log_set_level(LogLevel level) {
-    atomic_store(&level_now, (int)level);
-}
-
-LogLevel log_level(void) {
-    return (LogLevel)atomic_load(&level_now);
-}
-
-int log_level_parse(const char *name, LogLevel *out_level) {
-    for (int i = LOG_ERROR; i <= LOG_DEBUG; i++) {
-        if (strcmp(name, level_names[i]) == 0) {
-            *out_level = (LogLevel)i;
-            return 0;
-        }
-    }
-    return err_set(ERR_ARGUMENT, "log level '%s' is not one of error, warn, info, debug", name);
-}
+static const char *const level_names[] = {"error", "warn", "info"};
 
 static void write_all(const char *line, size_t bytes) {
     while (bytes > 0) {
@@ -46,8 +25,6 @@ static void write_all(const char *line, size_t bytes) {
 }
 
 void log_line(LogLevel level, const char *module, const char *format, ...) {
-    if ((int)level > atomic_load(&level_now))
-        return;
     int errno_before = errno;
     char wall[32];
     clock_format_wall(clock_wall_ms(), wall, sizeof wall);

@@ -3,17 +3,13 @@
 #ifndef FUNCPIPE_CORE_LOG_H
 #define FUNCPIPE_CORE_LOG_H
 
-typedef enum LogLevel { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG } LogLevel;
+typedef enum LogLevel { LOG_ERROR, LOG_WARN, LOG_INFO } LogLevel;
 
-void log_set_level(LogLevel level); /* default LOG_INFO */
-LogLevel log_level(void);
-int log_level_parse(const char *name, LogLevel *out_level); /* "error" "warn" "info" "debug" */
 void log_line(LogLevel level, const char *module, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 #define LOG_E(module, ...) log_line(LOG_ERROR, module, __VA_ARGS__)
 #define LOG_W(module, ...) log_line(LOG_WARN, module, __VA_ARGS__)
 #define LOG_I(module, ...) log_line(LOG_INFO, module, __VA_ARGS__)
-#define LOG_D(module, ...) log_line(LOG_DEBUG, module, __VA_ARGS__)
 
 #endif
