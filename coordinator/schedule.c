@@ -25,11 +25,6 @@ static int find_schedule(const char *name, int *out_index) {
                    schedule_names[0], schedule_names[1]);
 }
 
-int schedule_check_name(const char *name) {
-    int index;
-    return find_schedule(name, &index);
-}
-
 /* The worker's first own micro-batch; the next ones follow in steps of `replicas`. */
 static int32_t first_own(const ScheduleWorker *worker) {
     return worker->replica;

@@ -30,8 +30,6 @@ typedef struct ScheduleSpec {
 /* The names, for error messages and the job file's checks; NULL ends the list. */
 extern const char *const schedule_names[];
 enum { SCHEDULE_N = 2 };
-/* ERR_ARGUMENT names the nearest. */
-int schedule_check_name(const char *name);
 
 /* Generators: append compute instructions to *program, which the caller has initialised. */
 int schedule_gpipe(const ScheduleWorker *worker, Program *program);

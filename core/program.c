@@ -108,25 +108,6 @@ int32_t program_only_stage(const Program *program) {
     return stage;
 }
 
-int32_t program_in_flight(const Program *program, int32_t stage) {
-    int32_t live = 0;
-    int32_t most = 0;
-    for (int32_t i = 0; i < program->n_instrs; i++) {
-        const Instr *instr = &program->instrs[i];
-        if (instr->stage != stage)
-            continue;
-        if (instr->op == INSTR_FORWARD)
-            live++;
-        if (live > most)
-            most = live;
-        bool ends =
-            program->forward_only ? instr->op == INSTR_FORWARD : program_is_grad_weight(instr->op);
-        if (ends && live > 0)
-            live--;
-    }
-    return most;
-}
-
 /* Bits: stage 12, micro + 1 17, opcode 4, peer + 1 13. */
 enum { KEY_OP_SHIFT = 13, KEY_MICRO_SHIFT = 17, KEY_STAGE_SHIFT = 34 };
 

@@ -110,7 +110,5 @@ int program_check_all(const Program *const *programs, int32_t n_programs, int32_
 Queue program_queue(Opcode op);
 /* "<a0@1" into buf. */
 const char *program_instr_text(const Instr *instr, int32_t stage, char *buf, size_t buf_bytes);
-/* Largest number of micro-batches in flight (forward begun, backward not done) at `stage`. */
-int32_t program_in_flight(const Program *program, int32_t stage);
 
 #endif

@@ -121,20 +121,3 @@ size_t slab_offset(const Slab *slab, int32_t area) {
     assert(area >= 0 && area < slab->n_areas);
     return slab->areas[area].offset;
 }
-
-size_t slab_peak(const Slab *slab) {
-    size_t peak = 0;
-    for (int32_t i = 0; i < slab->n_areas; i++) { /* it is reached where some area begins */
-        size_t live = 0;
-        int32_t now = slab->areas[i].begin;
-        for (int32_t k = 0; k < slab->n_areas; k++) {
-            const SlabArea *area = &slab->areas[k];
-            if (area->begin <= now && now < area->end &&
-                __builtin_add_overflow(live, area->bytes, &live))
-                return SIZE_MAX;
-        }
-        if (live > peak)
-            peak = live;
-    }
-    return peak;
-}

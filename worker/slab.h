@@ -25,7 +25,5 @@ int slab_add(Slab *slab, size_t bytes, int32_t begin, int32_t end);
 /* Choose offsets (multiples of 64). ERR_LIMIT when the total overflows. */
 int slab_place(Slab *slab);
 size_t slab_offset(const Slab *slab, int32_t area);
-/* Largest sum of live bytes over time: the lower bound of any placement. */
-size_t slab_peak(const Slab *slab);
 
 #endif

@@ -293,19 +293,6 @@ Test(program, link_refuses_nonsense) {
     program_done(&program);
 }
 
-Test(program, in_flight) {
-    Program program = parse("F0 F1 F2 B0 F3 B1 B2 B3 R U", 0);
-    cr_expect(eq(i32, program_in_flight(&program, 0), 3));
-    cr_expect(eq(i32, program_in_flight(&program, 1), 0));
-    program_done(&program);
-    program = parse("F0 I0 F1 I1 W0 F2 I2 W1 W2 R U", 0);
-    cr_expect(eq(i32, program_in_flight(&program, 0), 2));
-    program_done(&program);
-    program = parse("F0 F1 F2", 0);
-    cr_expect(eq(i32, program_in_flight(&program, 0), 1));
-    program_done(&program);
-}
-
 /* ---- program_check ---- */
 
 typedef struct Refusal {
