@@ -49,7 +49,6 @@ static void format_line(const ProgressView *view, char *line, size_t line_bytes)
     char loss[40] = "";
     char left[48] = "";
     char bubble[32] = "";
-    char restarts[32] = "";
     char skipped[32] = "";
     char words[32];
     if (isfinite(view->loss))
@@ -59,13 +58,13 @@ static void format_line(const ProgressView *view, char *line, size_t line_bytes)
                  text_format_duration(view->left_ms / 1000 * 1000, words, sizeof words));
     if (view->bubble >= 0)
         snprintf(bubble, sizeof bubble, "  bubble %.0f %%", 100 * view->bubble);
-    if (view->n_restarts > 0)
-        snprintf(restarts, sizeof restarts, "  restarts %lld", (long long)view->n_restarts);
     if (view->n_skipped > 0)
         snprintf(skipped, sizeof skipped, "  skipped %lld", (long long)view->n_skipped);
-    snprintf(line, line_bytes, "%s  step %lld/%lld%s  %.0f samples/s%s%s  workers %d/%d%s%s",
+    snprintf(line, line_bytes,
+             "%s  step %lld/%lld%s  %.0f samples/s%s%s  workers %d/%d  restarts %lld%s",
              view->state, (long long)view->step, (long long)view->end_step, loss,
-             view->samples_per_s, left, bubble, view->n_alive, view->n_workers, restarts, skipped);
+             view->samples_per_s, left, bubble, view->n_alive, view->n_workers,
+             (long long)view->n_restarts, skipped);
 }
 
 void progress_show(Progress *progress, const ProgressView *view, int64_t now_ms) {

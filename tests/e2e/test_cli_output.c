@@ -53,6 +53,7 @@ Test(cli_output, plain_without_a_terminal, .init = e2e_enter, .fini = e2e_leave)
     cr_assert_null(strpbrk(err, "\033\r"), "%s", err);
     cr_assert_null(strpbrk(out, "\033\r"), "%s", out);
     cr_assert(strstr(err, "step 0/200"), "%s", err);
+    cr_assert(strstr(err, "/4  restarts 0\n"), "%s", err);
     cr_assert(strstr(err, "evaluation after 40 steps: loss "), "%s", err);
     cr_assert(strstr(err, "stage 1, replica 0 died at step "), "%s", err);
     cr_assert_eq(strncmp(out, "done after 200 steps, loss ", 27), 0, "%s", out);
