@@ -32,7 +32,7 @@ only 'curl/' '^storage/s3_flight\.h$|^coordinator/http'
 only 'sqlite3' '^coordinator/jobs\.c$'
 only 'cuda' '\.cu$'
 only 'dnnl' '^gpu/cpu'
-only 'uv\.h' '^coordinator/'
+only 'uv\.h' '^coordinator/(conductor|invoke)'
 only 'criterion' '^tests/'
 hits=$(files 'worker/*.c' 'worker/*.h' | xargs -r grep -niE '1f1b|gpipe|zero.?bubble|interleaved' || true)
 [ -z "$hits" ] || complain "a schedule's name stands in the worker:"$'\n'"$hits"
@@ -66,7 +66,7 @@ for f in $(files '*.md'); do
 done
 
 # --- clang-format, clang-tidy ---
-files '*.c' '*.h' | xargs -r clang-format --dry-run --Werror || complain "clang-format has wishes (clang-format -i FILE)"
+files '*.c' '*.h' '*.inc' | xargs -r clang-format --dry-run --Werror || complain "clang-format has wishes (clang-format -i FILE)"
 if [ -f "$build/compile_commands.json" ]; then
     # shellcheck disable=SC2046
     if ! files '*.c' | grep -Ev '^tests/' | xargs -r -n 4 -P "$(nproc)" clang-tidy --quiet --extra-arg=-Wno-unused-command-line-argument --extra-arg=-Wno-unknown-warning-option -p "$build" >"$build/tidy.log" 2>"$build/tidy.err"; then
