@@ -117,8 +117,8 @@ static int has_sums(const Order *order) {
 }
 
 /* What the form of the sums depends on, where there are some and it is to be chosen: the quickest
- * of a few questions, unless the job says it, and whether the relay can add. What was measured is
- * the plan's from then on: with a 16-bit wire other forms give other bits. */
+ * answer to a few questions, unless the job says it, and whether the relay can add. What was
+ * measured is the plan's from then on: with a 16-bit wire other forms give other bits. */
 static int measure_relay(Conductor *conductor) {
     enum { N_QUESTIONS = 5 };
     ReduceSpec *reduce = &conductor->order.plan.reduce;
@@ -132,12 +132,16 @@ static int measure_relay(Conductor *conductor) {
     int sums = open ? has_sums(&conductor->order) : 0;
     if (sums <= 0)
         return sums;
+    bool failed = false;
     for (int i = 0; i < N_QUESTIONS; i++) {
         int64_t start_ns = clock_now_ns();
         Key key = key_claim(conductor->space.job, conductor->space.generation);
-        TRY(relay_has(conductor->relay, key.text));
+        int rc = relay_has(conductor->relay, key.text);
         int64_t took_ns = clock_now_ns() - start_ns;
-        least_ns = took_ns < least_ns ? took_ns : least_ns;
+        if (rc < 0 && failed)
+            return rc; /* two in a row: the relay is away */
+        failed = rc < 0;
+        least_ns = !failed && took_ns < least_ns ? took_ns : least_ns;
     }
     reduce->latency_us = least_ns / 1000 + 1;
     conductor->plan.spec.reduce.latency_us = reduce->latency_us;

@@ -36,6 +36,15 @@ static int put(Conductor *conductor, Key key, const char *text, bool *out_again)
     return rc;
 }
 
+static int drop(Conductor *conductor, Key key) {
+    int rc = 0;
+    int n_tries = 0;
+    do {
+        rc = relay_drop_one(conductor->relay, key.text, NULL);
+    } while (try_again(rc, n_tries++));
+    return rc;
+}
+
 /* Is it our claim? The answer to a put that took place may have been lost. */
 static bool is_ours(Conductor *conductor, Key key, const char *text) {
     char there[64];
@@ -71,7 +80,7 @@ static int try_claim(Conductor *conductor, int64_t generation, const char *text)
     TRY(relay_count(conductor->relay, key_space_prefix(&space).text, &n_left));
     if (n_left == 0)
         return 1;
-    TRY(relay_drop_one(conductor->relay, key.text, NULL));
+    TRY(drop(conductor, key));
     return 0;
 }
 
@@ -96,9 +105,9 @@ int conductor_drop_generations(Conductor *conductor) {
     KeySpace space = conductor->space;
     for (size_t i = 0; i < conductor->n_generations; i++) {
         space.generation = conductor->generations[i];
-        TRY(relay_drop_one(conductor->relay, key_space_prefix(&space).text, NULL));
+        TRY(drop(conductor, key_space_prefix(&space)));
         /* Only now: nobody may claim the generation while any of it is there. */
-        TRY(relay_drop_one(conductor->relay, key_claim(space.job, space.generation).text, NULL));
+        TRY(drop(conductor, key_claim(space.job, space.generation)));
     }
     return 0;
 }

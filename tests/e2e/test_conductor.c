@@ -1,6 +1,7 @@
 /* The conductor against a worker that misbehaves on command (fake_worker.c). */
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -10,7 +11,7 @@
 #include "coordinator/conductor.h"
 #include "core/err.h"
 #include "core/report.h"
-#include "storage/relay.h"
+#include "storage/relay_faulty.h"
 #include "tests/support/temp_folder.h"
 
 TestSuite(conductor, .init = temp_enter, .fini = temp_leave);
@@ -49,6 +50,59 @@ int rename(const char *from, const char *to) {
     int (*real)(const char *, const char *) =
         (int (*)(const char *, const char *))dlsym(RTLD_NEXT, "rename");
     return fails(to) ? -1 : real(from, to);
+}
+
+/* The relay handles that the coordinator opens while `faults.on`: its own, then the watch's. The
+ * operations `first`, `first` + `every`, ... of `handle` fail, one after the other. */
+enum { MAX_FAULTS = 256, N_HANDLES = 2 };
+static struct {
+    bool on;
+    int handle, first, every;
+    int n_opened;
+    Relay *handles[N_HANDLES];
+    int64_t n_operations[N_HANDLES]; /* of those that are closed */
+    const RelayOps *faulty;
+    RelayOps ops; /* the faulty relay's, but close counts */
+} faults;
+
+static void close_counted(Relay *relay) {
+    for (int h = 0; h < N_HANDLES; h++) {
+        if (faults.handles[h] == relay)
+            faults.n_operations[h] = relay_faulty_operations(relay);
+    }
+    faults.faulty->close(relay);
+}
+
+static int with_faults(int rc, Relay **relay) {
+    RelayFaultRule rules[MAX_FAULTS];
+    const int handle = faults.n_opened++;
+    int n = 0;
+    if (rc < 0 || !faults.on)
+        return rc;
+    for (int64_t at = faults.first; handle == faults.handle && n < MAX_FAULTS; at += faults.every)
+        rules[n++] = (RelayFaultRule){.fault = RELAY_FAULT_FAIL, .at_operation = at};
+    TRY(relay_faulty_open(*relay, rules, n, relay));
+    if (handle < N_HANDLES)
+        faults.handles[handle] = *relay;
+    if (!faults.faulty) {
+        faults.faulty = (*relay)->ops;
+        faults.ops = *faults.faulty;
+        faults.ops.close = close_counted;
+    }
+    (*relay)->ops = &faults.ops;
+    return rc;
+}
+
+/* The linker puts these in the place of relay_open and relay_open_again. */
+int __real_relay_open(const char *url, Relay **out_relay);
+int __real_relay_open_again(const char *url, Relay **out_relay);
+
+int __wrap_relay_open(const char *url, Relay **out_relay) {
+    return with_faults(__real_relay_open(url, out_relay), out_relay);
+}
+
+int __wrap_relay_open_again(const char *url, Relay **out_relay) {
+    return with_faults(__real_relay_open_again(url, out_relay), out_relay);
 }
 
 static const char base[] =
@@ -228,6 +282,56 @@ Test(conductor, does_not_try_for_ever) {
     cr_expect_eq(result.state, JOB_FAILED);
     cr_expect_eq(result.failure.code, ERR_IO, "%s", result.failure.text);
     cr_expect_eq(fault.n, 0);
+}
+
+/* A short job in which one worker dies, with the operations of `handle` that `first` and `every`
+ * say failing. Returns how many it had. */
+static int64_t run_with_faults(int handle, int first, int every) {
+    static const ConfigSet sets[] = {{"steps", "2"},
+                                     {"save.every_steps", "1"},
+                                     {"evaluate.every_steps", "1"},
+                                     {"timeouts.heartbeat", "500ms"}};
+    ConductResult result;
+    JobConfig config = load(sets, 4);
+    ConductOptions options = options_of(NULL);
+    options.overwrite = true;
+    setenv("FAKE_WORKER", "1.0.1:1:kill", 1);
+    faults.on = true;
+    faults.n_opened = 0;
+    faults.handle = handle;
+    faults.first = first;
+    faults.every = every;
+    conduct(&config, &options, &result);
+    faults.on = false;
+    config_done(&config);
+    cr_assert_eq(result.state, JOB_DONE, "handle %d, operation %d and each %d: %s", handle, first,
+                 every, result.failure.text);
+    cr_expect_eq(result.saved_step, 2);
+    cr_expect_eq(result.n_restarts, 1);
+    check_rows(2);
+    check_relay_is_empty();
+    return faults.n_operations[handle];
+}
+
+/* Every operation fails once: one in `apart` in each of as many runs, so that what is tried again
+ * works. The long form takes them one by one. */
+static void check_each_operation(int handle, int apart, int64_t least) {
+    const char *form = getenv("FUNCPIPE_LONG");
+    const bool one_by_one = form != NULL && strcmp(form, "1") == 0;
+    const int64_t n = run_with_faults(handle, INT_MAX / 2, INT_MAX / 2);
+    cr_assert_geq(n, least, "the job has only %lld operations", (long long)n);
+    for (int i = 0; i < (one_by_one ? (int)n : apart); i++)
+        run_with_faults(handle, i, one_by_one ? INT_MAX / 2 : apart);
+}
+
+/* The claim, questions about the relay's latency, a fence, what is dropped in the end. */
+Test(conductor, each_operation_of_its_relay_fails_once) {
+    check_each_operation(0, 3, 9);
+}
+
+/* Norms, saves, evaluations, heartbeats, drops. */
+Test(conductor, each_operation_of_the_watch_fails_once) {
+    check_each_operation(1, 5, 30);
 }
 
 Test(conductor, gives_up_on_a_worker_that_keeps_dying) {
