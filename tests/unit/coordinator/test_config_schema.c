@@ -3,7 +3,9 @@
  * must refuse others; and what the parser writes must be in the schema. */
 #include <criterion/criterion.h>
 #include <dirent.h>
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "coordinator/config.h"
@@ -326,6 +328,194 @@ Test(config_schema, top_level_agrees) {
     cr_expect(strstr(parse_with("zzzz", "1"), "$: unknown key 'zzzz'"));
 }
 
+/* ---- defaults and ranges ---- */
+
+/* Where an object of the schema stands in a job, or what reads it otherwise. */
+typedef struct Part {
+    const char *name, *path; /* of $defs; path NULL: options of the zoo, or a layer */
+} Part;
+
+static const Part parts[] = {
+    {"section_save", "save"},
+    {"section_evaluate", "evaluate"},
+    {"section_plan", "plan"},
+    {"section_reduce", "plan.reduce"},
+    {"section_platform", "platform"},
+    {"section_timeouts", "timeouts"},
+    {"section_limits", "limits"},
+    {"data_idx", "data.train"},
+    {"data_npy", "data.train"},
+    {"data_tokens", "data.train"},
+    {"data_generated", "data.train"},
+    {"update_sgd", "update"},
+    {"update_adamw", "update"},
+    {"schedule_constant", "update.schedule"},
+    {"schedule_cosine", "update.schedule"},
+    {"schedule_linear", "update.schedule"},
+    {"schedule_step", "update.schedule"},
+    {"options_mlp", NULL},
+    {"options_cnn", NULL},
+    {"options_tiny_gpt", NULL},
+};
+enum { N_PARTS = sizeof parts / sizeof parts[0] };
+
+/* Its place in layer_cases; -1: it is no layer. */
+static int layer_of(const Part *part) {
+    for (int i = 0; strncmp(part->name, "layer_", 6) == 0 && i < LAYER_N_KINDS; i++) {
+        if (strcmp(part->name + 6, layer_cases[i].kind) == 0)
+            return i;
+    }
+    return -1;
+}
+
+/* The whole text of what the program makes of `value` at the part's place (NULL: of nothing there),
+ * or why it refuses it. */
+static char *outcome_of(const Part *part, const cJSON *value) {
+    static char outcome[1 << 14];
+    const char *text = NULL;
+    char *given = value ? cJSON_PrintUnformatted(value) : NULL;
+    cJSON *made = NULL;
+    if (part->path) {
+        JobConfig config;
+        ConfigSet sets[] = {{part->path, given}, {"steps", "null"}};
+        int n_sets = (value != NULL) + (value && strcmp(part->path, "epochs") == 0);
+        if (config_parse("job", base, strlen(base), "/", sets, n_sets, CONFIG_WITHOUT_DATA,
+                         &config) >= 0) {
+            made = config_to_json(&config);
+            config_done(&config);
+        }
+    } else {
+        Model model;
+        int layer = layer_of(part);
+        int rc = layer < 0 ? zoo_build(part->name + strlen("options_"), value, "$", &model)
+                           : parse_layer(layer, value, &model);
+        if (rc >= 0) {
+            made = model_to_json(&model);
+            model_done(&model);
+        }
+    }
+    text = made ? cJSON_PrintUnformatted(made) : NULL;
+    snprintf(outcome, sizeof outcome, "%s", text ? text : err_text());
+    cJSON_free((char *)text);
+    cJSON_free(given);
+    cJSON_Delete(made);
+    return outcome;
+}
+
+/* An example of the part that uses the key, with `number` as its value. */
+static cJSON *with_number(const cJSON *object, const char *key, double number) {
+    const cJSON *example = NULL;
+    cJSON_ArrayForEach(example, cJSON_GetObjectItem(object, "examples")) {
+        if (!cJSON_GetObjectItemCaseSensitive(example, key))
+            continue;
+        cJSON *changed = cJSON_Duplicate(example, true);
+        cJSON_ReplaceItemInObjectCaseSensitive(changed, key, cJSON_CreateNumber(number));
+        return changed;
+    }
+    cr_assert_fail("no example uses '%s'", key);
+    return NULL;
+}
+
+/* What is said of the key with that number, refused or not. */
+static const char *said_of(const Part *part, const cJSON *object, const char *key, double number) {
+    cJSON *value = object ? with_number(object, key, number) : cJSON_CreateNumber(number);
+    const char *outcome = outcome_of(part, value);
+    cJSON_Delete(value);
+    return outcome;
+}
+
+/* The program refuses what lies outside of the property's range, by name, and nothing inside. */
+static void same_range(const Part *part, const cJSON *object, const cJSON *property) {
+    const cJSON *minimum = cJSON_GetObjectItem(property, "minimum");
+    const cJSON *maximum = cJSON_GetObjectItem(property, "maximum");
+    const cJSON *below = cJSON_GetObjectItem(property, "exclusiveMaximum");
+    const char *key = property->string;
+    char place[96];
+    double low = NAN;
+    double high = NAN;
+    if (!minimum)
+        return;
+    snprintf(place, sizeof place, ".%s: ", key);
+    const char *said = said_of(part, object, key, minimum->valuedouble - 1);
+    const char *range = strstr(said, " is outside ");
+    cr_expect(range && sscanf(range, " is outside %lf to %lf", &low, &high) == 2, "%s.%s: %s",
+              part->name, key, said);
+    cr_expect(strstr(said, place), "%s.%s: %s", part->name, key, said);
+    cr_expect_eq(low, minimum->valuedouble, "%s.%s: %s", part->name, key, said);
+    bool of_the_batch = strcmp(key, "micro_batch") == 0;
+    cr_expect(!maximum || of_the_batch || high == maximum->valuedouble, "%s.%s: %s", part->name,
+              key, said);
+    said = said_of(part, object, key, minimum->valuedouble);
+    cr_expect_null(strstr(said, " is outside "), "%s.%s: %s", part->name, key, said);
+    if (below) {
+        said = said_of(part, object, key, below->valuedouble);
+        cr_expect(strstr(said, place), "%s.%s: %s", part->name, key, said);
+        said = said_of(part, object, key, 0.999 * below->valuedouble);
+        cr_expect_null(strstr(said, place), "%s.%s: %s", part->name, key, said);
+    }
+}
+
+Test(config_schema, ranges_are_the_same) {
+    const cJSON *property = NULL;
+    int n = 0;
+    for (int i = 0; i < N_PARTS; i++) {
+        cJSON_ArrayForEach(property, properties_of(def(parts[i].name))) {
+            same_range(&parts[i], def(parts[i].name), property);
+            n += cJSON_HasObjectItem(property, "minimum");
+        }
+    }
+    for (int i = 0; i < LAYER_N_KINDS; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "layer_%s", layer_cases[i].kind);
+        cJSON_ArrayForEach(property, properties_of(def(name))) {
+            same_range(&(Part){name, NULL}, def(name), property);
+            n += cJSON_HasObjectItem(property, "minimum");
+        }
+    }
+    cJSON_ArrayForEach(property, properties_of(schema)) {
+        same_range(&(Part){"$", property->string}, NULL, property);
+        n += cJSON_HasObjectItem(property, "minimum");
+    }
+    cr_expect_geq(n, 60);
+}
+
+/* With the default that the schema tells of the same comes out as without the key. */
+static void same_default(const Part *part, const cJSON *least, const cJSON *property) {
+    const cJSON *value = cJSON_GetObjectItem(property, "default");
+    if (!value)
+        return;
+    char *without = strdup(outcome_of(part, least));
+    cJSON *with = least ? cJSON_Duplicate(least, true) : cJSON_Duplicate(value, true);
+    if (least)
+        cJSON_AddItemToObject(with, property->string, cJSON_Duplicate(value, true));
+    const char *outcome = outcome_of(part, with);
+    cr_expect_eq(outcome[0], '{', "%s.%s: %s", part->name, property->string, outcome);
+    cr_expect_str_eq(outcome, without, "%s.%s", part->name, property->string);
+    cJSON_Delete(with);
+    free(without);
+}
+
+Test(config_schema, defaults_are_the_same) {
+    const cJSON *property = NULL;
+    const cJSON *key = NULL;
+    for (int i = 0; i < N_PARTS; i++) {
+        const cJSON *object = def(parts[i].name);
+        const cJSON *example = cJSON_GetArrayItem(cJSON_GetObjectItem(object, "examples"), 0);
+        cJSON *least = cJSON_CreateObject(); /* what is required */
+        cJSON_ArrayForEach(key, cJSON_GetObjectItem(object, "required")) {
+            const cJSON *value = cJSON_GetObjectItemCaseSensitive(example, key->valuestring);
+            cJSON_AddItemToObject(least, key->valuestring, cJSON_Duplicate(value, true));
+        }
+        cJSON_ArrayForEach(property, properties_of(object)) {
+            same_default(&parts[i], least, property);
+        }
+        cJSON_Delete(least);
+    }
+    cJSON_ArrayForEach(property, properties_of(schema)) {
+        same_default(&(Part){"$", property->string}, NULL, property);
+    }
+}
+
 /* ---- the examples of the documentation ---- */
 
 /* A job or a model, as text: the schema covers it and the program reads it. */
@@ -359,6 +549,78 @@ static char *read_doc(const char *name) {
     fclose(file);
     text[n] = '\0';
     return text;
+}
+
+/* Tables of docs/job-file.md, by what stands above them; keys of several objects in one table. */
+static const struct {
+    const char *heading, *names[2];
+} tables[] = {
+    {"\n## The file\n", {NULL, NULL}},
+    {"\n**mlp**: ", {"options_mlp", NULL}},
+    {"\n**cnn**: ", {"options_cnn", NULL}},
+    {"\n**tiny_gpt**: ", {"options_tiny_gpt", NULL}},
+    {"\n## data of kind \"idx\" and \"npy\"\n", {"data_idx", NULL}},
+    {"\n## data of kind \"tokens\"\n", {"data_tokens", NULL}},
+    {"\n## data of kind \"generated\"\n", {"data_generated", NULL}},
+    {"\n## update of kind \"sgd\"\n", {"update_sgd", NULL}},
+    {"\n## update of kind \"adamw\"\n", {"update_adamw", NULL}},
+    {"\n## update.schedule\n", {"schedule_cosine", "schedule_step"}},
+    {"\n## save\n", {"section_save", NULL}},
+    {"\n## evaluate\n", {"section_evaluate", NULL}},
+    {"\n## plan\n", {"section_plan", NULL}},
+    {"\n## plan.reduce\n", {"section_reduce", NULL}},
+    {"\n## platform\n", {"section_platform", NULL}},
+    {"\n## timeouts\n", {"section_timeouts", NULL}},
+    {"\n## limits\n", {"section_limits", NULL}},
+};
+enum { N_TABLES = sizeof tables / sizeof tables[0] };
+
+static bool is_required(const cJSON *object, const char *key) {
+    const cJSON *name = NULL;
+    cJSON_ArrayForEach(name, cJSON_GetObjectItem(object, "required")) {
+        if (strcmp(name->valuestring, key) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The third cell of a key's row: `VALUE`, "required", or words. */
+static void check_row(int table, const char *key, const char *cell) {
+    const cJSON *object = tables[table].names[0] ? def(tables[table].names[0]) : schema;
+    const cJSON *property = cJSON_GetObjectItemCaseSensitive(properties_of(object), key);
+    if (!property && tables[table].names[1]) {
+        object = def(tables[table].names[1]);
+        property = cJSON_GetObjectItemCaseSensitive(properties_of(object), key);
+    }
+    cr_assert_not_null(property, "%s: no '%s'", tables[table].heading + 1, key);
+    const cJSON *value = cJSON_GetObjectItem(property, "default");
+    cJSON *told = cell[1] == '`' ? cJSON_Parse(cell + 2) : NULL;
+    cr_expect_eq(strcmp(cell, " required ") == 0, is_required(object, key), "%s: %s",
+                 tables[table].heading + 1, key);
+    cr_expect_eq(told != NULL, value != NULL, "%s: %s:%s", tables[table].heading + 1, key, cell);
+    cr_expect(!told || cJSON_Compare(told, value, true), "%s: %s:%s", tables[table].heading + 1,
+              key, cell);
+    cJSON_Delete(told);
+}
+
+Test(config_schema, defaults_in_the_text_are_right) {
+    const char *text = read_doc("docs/job-file.md");
+    for (int i = 0; i < N_TABLES; i++) {
+        char key[64];
+        char cell[128];
+        int n = 0;
+        const char *line = strstr(text, tables[i].heading);
+        cr_assert_not_null(line, "%s", tables[i].heading + 1);
+        line = strstr(line, "| form | default | what it says |\n");
+        cr_assert_not_null(line);
+        while ((line = strchr(line, '\n') + 1)[0] == '|') {
+            if (sscanf(line, "| `%63[^`]` |%*[^|]|%127[^|]|", key, cell) != 2)
+                continue; /* the line below the heads */
+            check_row(i, key, cell);
+            n++;
+        }
+        cr_expect_gt(n, 1, "%s", tables[i].heading + 1);
+    }
 }
 
 Test(config_schema, examples_are_right) {
