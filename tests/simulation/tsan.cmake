@@ -1,9 +1,17 @@
 # Criterion does not run under ThreadSanitizer: there, one plain program runs the threaded scenarios.
 if(FUNCPIPE_SANITIZE MATCHES "thread")
-  add_executable(tsan_main ${CMAKE_CURRENT_LIST_DIR}/tsan_main.c)
+  add_executable(tsan_main ${CMAKE_CURRENT_LIST_DIR}/tsan_main.c
+    unit/worker/test_exchange.c unit/worker/test_transfers.c simulation/test_parity.c)
+  target_include_directories(tsan_main BEFORE PRIVATE ${CMAKE_CURRENT_LIST_DIR}/plain)
+  target_compile_definitions(tsan_main PRIVATE FUNCPIPE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_link_libraries(tsan_main fp_support)
-  foreach(table vm equivalence kill relay_fault semantics)
+  foreach(table vm equivalence kill relay_fault semantics transfers)
     add_test(NAME tsan_${table} COMMAND tsan_main ${table}/)
+  endforeach()
+  add_test(NAME tsan_exchange COMMAND tsan_main exchange/a_holder_with_two) # in every form
+  add_test(NAME tsan_exchange_long COMMAND tsan_main exchange/)
+  add_test(NAME tsan_parity_long COMMAND tsan_main parity/ of_three_stages)
+  foreach(table vm equivalence kill relay_fault semantics transfers exchange exchange_long parity_long)
     set_tests_properties(tsan_${table} PROPERTIES TIMEOUT 900
       ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_LIST_DIR}/tsan.supp")
   endforeach()

@@ -136,7 +136,7 @@ static void rig_open(Rig *rig) {
     cr_assert_eq(relay_mem_store_open(&rig->store), 0);
     order_init(&rig->order);
     strcpy(rig->order.job, "j");
-    rig->order.wait_timeout_ms = 20000;
+    rig->order.wait_timeout_ms = 60000;
 }
 
 static void rig_close(Rig *rig, Holder *holders) {
