@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the last run of the Criterion programs skipped. Usage: skipped.py REPORTS_DIR [SANITIZER]
+"""What the last run of the Criterion programs skipped. Usage: skipped.py REPORTS_DIR
 
 A skip is a test that did not happen: it is listed, and it fails unless it is of a kind that a
 machine may well lack (instruction sets, the rights of root)."""
@@ -23,14 +23,8 @@ MAY_LACK = [
     "delayed::sum_killed_adder",
     "safetensors_death::a_full_disk_is_full",  # mounting a tmpfs
 ]
-# A sanitizer's library has to be the first one, so the faults of tests/e2e/fault_io.c cannot be
-# preloaded; those tests run without a sanitizer.
-SANITIZED = ["kill_process::*", "checkpoint_faults::*", "failure::*", "stop_process::*", "resume::*",
-             "cancel::*", "relay_leftovers::*"]
-
 
 def main():
-    allowed = MAY_LACK + (SANITIZED if len(sys.argv) > 2 and sys.argv[2] else [])
     reports = sorted(pathlib.Path(sys.argv[1]).glob("*.json"))
     n_tests, bad = 0, 0
     for report in reports:
@@ -40,7 +34,7 @@ def main():
                 name = suite["name"] + "::" + test["name"]
                 if test["status"] != "SKIPPED":
                     continue
-                fine = any(fnmatch.fnmatch(name, pattern) for pattern in allowed)
+                fine = any(fnmatch.fnmatch(name, pattern) for pattern in MAY_LACK)
                 bad += not fine
                 print(f"skipped: {name} ({report.stem}){'' if fine else ', which must not be'}")
     print(f"{n_tests} tests in {len(reports)} programs")

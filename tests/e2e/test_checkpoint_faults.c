@@ -24,10 +24,7 @@ static const char *job(void) {
     return e2e_job("mlp", e2e_mlp);
 }
 
-/* Skips the test where nothing can be preloaded. */
 static void train_undisturbed(void) {
-    e2e_break_files("* write / 0 0 EIO", false);
-    e2e_mend_files();
     e2e_train_fully(job(), "undisturbed", more);
 }
 

@@ -202,8 +202,6 @@ Test(stop_process, late_writes, .init = e2e_enter, .fini = e2e_leave) {
         {"the report of a save", WORKER "link /t50/+s.0.0 1 1 stop", 0, 0},
         {"evaluation sums", WORKER "link /e40/+v.2.0 1 1 stop", 2, 0}};
     const char *job = e2e_job("mlp", e2e_mlp);
-    e2e_break_files(moments[0].rule, true);
-    e2e_mend_files();
     e2e_train_fully(job, "undisturbed", settings());
     for (int i = 0; i < N_OF(moments); i++)
         stop_at(job, &moments[i]);

@@ -82,7 +82,7 @@ void e2e_references_end(void);
         e2e_references_end();                                                                      \
     }
 /* Make file operations of later runs go wrong (tests/e2e/fault_io.c): each rule once in all
- * processes together when `once`. Skips the test where the build does not allow it (sanitizers). */
+ * processes together when `once`. */
 void e2e_break_files(const char *rules, bool once);
 void e2e_mend_files(void);
 bool e2e_file_broke(int rule); /* a rule that is done once has been done */
