@@ -19,10 +19,11 @@ void watermark_init(Watermark *watermark, const KeySpace *space, const Relay *re
              (long long)clock_wall_ms());
     for (int i = 0; i < WATERMARK_KEYS && n_found < watermark->n; i++) {
         Key key = key_watermark(space, i);
-        Key *place = &watermark->keys[relay_server(relay, key.text, &watermark->n)];
-        if (place->text[0] || watermark->n == 0)
+        int server = relay_server(relay, key.text, &watermark->n);
+        if (watermark->keys[server].text[0] || watermark->n == 0)
             continue;
-        *place = key;
+        watermark->keys[server] = key;
+        relay_place(relay, server, watermark->places[server]);
         n_found++;
     }
 }
@@ -30,8 +31,10 @@ void watermark_init(Watermark *watermark, const KeySpace *space, const Relay *re
 __attribute__((format(printf, 3, 4))) static int lost(Watermark *watermark, int server,
                                                       const char *format, ...) {
     va_list args;
-    int n = snprintf(watermark->lost, sizeof watermark->lost, "its watermark '%s' ",
-                     watermark->keys[server].text);
+    const char *place = watermark->places[server];
+    int n =
+        snprintf(watermark->lost, sizeof watermark->lost, "%s%s%sits watermark '%s' ",
+                 place[0] ? "at " : "", place, place[0] ? " " : "", watermark->keys[server].text);
     va_start(args, format);
     vsnprintf(watermark->lost + n, sizeof watermark->lost - (size_t)n, format, args);
     va_end(args);

@@ -15,10 +15,11 @@ typedef struct Watermark {
     char owner[48]; /* tells our numbers from those of another run in the same place */
     int n;          /* servers; 0: notes of this relay say nothing of its objects */
     Key keys[RELAY_MAX_SERVERS];
+    char places[RELAY_MAX_SERVERS][RELAY_PLACE_BYTES]; /* of the servers; "": nothing to say */
     int64_t written[RELAY_MAX_SERVERS]; /* the last number acknowledged; 0: none yet */
     int64_t last;                       /* the last number used */
     int n_older;                        /* looks in a row that found an older number */
-    char lost[RELAY_KEY_BYTES + 128];   /* what was found, when something was */
+    char lost[RELAY_KEY_BYTES + RELAY_PLACE_BYTES + 128]; /* what was found, when something was */
 } Watermark;
 
 void watermark_init(Watermark *watermark, const KeySpace *space, const Relay *relay);

@@ -303,6 +303,13 @@ int relay_server(const Relay *relay, const char *key, int *out_n) {
     return server;
 }
 
+const char *relay_place(const Relay *relay, int server, char *out) {
+    out[0] = '\0';
+    if (relay->ops->place)
+        relay->ops->place(relay, server, out, RELAY_PLACE_BYTES);
+    return out;
+}
+
 void relay_interrupt(Relay *relay, bool on) {
     relay->ops->interrupt(relay, on);
 }

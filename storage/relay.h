@@ -17,7 +17,7 @@
 #include "core/buf.h"
 
 enum { RELAY_KEY_BYTES = 200, RELAY_NOTE_MAX_BYTES = 4096, RELAY_MAX_PARTS = 64 };
-enum { RELAY_MAX_PREFIXES = 1024, RELAY_MAX_SERVERS = 16 };
+enum { RELAY_MAX_PREFIXES = 1024, RELAY_MAX_SERVERS = 16, RELAY_PLACE_BYTES = 272 };
 #define RELAY_MAX_OBJECT_BYTES ((size_t)1 << 34)
 
 typedef struct Relay Relay;
@@ -47,6 +47,7 @@ typedef struct RelayOps {
     int (*add)(Relay *relay, const char *key, int index, int n, const Slice *parts, int n_parts,
                int64_t deadline_ns); /* NULL: this store cannot sum */
     int (*server)(const Relay *relay, const char *key, int *out_n); /* NULL: there is but one */
+    void (*place)(const Relay *relay, int server, char *out, size_t bytes); /* NULL: has no name */
     const struct RelaySurvey *survey; /* storage/relay_survey.h; NULL: it cannot be listed */
 } RelayOps;
 
@@ -115,6 +116,9 @@ void relay_interrupt(Relay *relay, bool on);
  * RELAY_MAX_SERVERS) that may each lose what it holds, notes and objects alike; 0 of them: notes
  * lie elsewhere than objects. Asks nobody; any thread may call it. */
 int relay_server(const Relay *relay, const char *key, int *out_n);
+/* Where server number `server` is, as messages name it: "HOST:PORT"; "" where there is none. Put
+ * into out (RELAY_PLACE_BYTES), which is returned. As relay_server it asks nobody. */
+const char *relay_place(const Relay *relay, int server, char *out);
 
 /* ---- implementations ---- */
 int relay_file_open(const char *directory, Relay **out_relay);

@@ -255,11 +255,18 @@ static int faulty_server(const Relay *relay, const char *key, int *out_n) {
     return relay_server(((const RelayFaulty *)relay)->inner, key, out_n);
 }
 
+static void faulty_place(const Relay *relay, int server, char *out, size_t bytes) {
+    const Relay *inner = ((const RelayFaulty *)relay)->inner;
+    if (inner->ops->place)
+        inner->ops->place(inner, server, out, bytes);
+}
+
 #define FAULTY_OPS                                                                                 \
     .name = "faulty", .close = faulty_close, .put = faulty_put, .get = faulty_get,                 \
     .size = faulty_size, .has = faulty_has, .drop = faulty_drop, .count = faulty_count,            \
     .tidy = faulty_tidy, .note_put = faulty_note_put, .note_get = faulty_note_get,                 \
-    .interrupt = faulty_interrupt, .server = faulty_server, .survey = &faulty_survey
+    .interrupt = faulty_interrupt, .server = faulty_server, .place = faulty_place,                 \
+    .survey = &faulty_survey
 static const RelayOps ops_without_add = {FAULTY_OPS};
 static const RelayOps ops_with_add = {FAULTY_OPS, .add = faulty_add};
 #undef FAULTY_OPS

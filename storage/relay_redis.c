@@ -169,12 +169,17 @@ static int redis_server(const Relay *relay, const char *key, int *out_n) {
     return relay_redis_server(redis, key);
 }
 
+static void redis_place(const Relay *relay, int server, char *out, size_t bytes) {
+    const RedisServer *peer = &((const RelayRedis *)relay)->url.servers[server];
+    snprintf(out, bytes, "%s:%s", peer->host, peer->port);
+}
+
 #define REDIS_OPS                                                                                  \
     .name = "redis", .close = redis_close, .put = relay_redis_put, .get = relay_redis_get,         \
     .size = relay_redis_size, .has = relay_redis_has, .drop = relay_redis_drop,                    \
     .count = relay_redis_count, .note_put = relay_redis_note_put,                                  \
     .note_get = relay_redis_note_get, .interrupt = redis_interrupt, .server = redis_server,        \
-    .survey = &relay_redis_survey
+    .place = redis_place, .survey = &relay_redis_survey
 static const RelayOps ops_without_add = {REDIS_OPS};
 static const RelayOps ops_with_add = {REDIS_OPS, .add = relay_redis_add};
 #undef REDIS_OPS

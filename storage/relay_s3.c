@@ -59,6 +59,11 @@ static void s3_close(Relay *relay) {
     free(s3);
 }
 
+static void s3_place(const Relay *relay, int server, char *out, size_t bytes) {
+    (void)server; /* there is but one */
+    snprintf(out, bytes, "%s", ((const RelayS3 *)relay)->url.host);
+}
+
 /* May we list the bucket? Without that right a store says of an absent object that we may not read
  * it, not that it is absent. */
 static int ask_first(RelayS3 *s3) {
@@ -93,6 +98,7 @@ int relay_s3_open(const char *place, Relay **out_relay) {
                                  .note_put = relay_s3_note_put,
                                  .note_get = relay_s3_note_get,
                                  .interrupt = s3_interrupt,
+                                 .place = s3_place,
                                  .survey = &relay_s3_survey,
                                  .tidy = relay_s3_tidy};
     RelayS3 *s3 = calloc(1, sizeof *s3);

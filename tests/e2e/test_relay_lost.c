@@ -17,8 +17,9 @@ enum { STEPS = 150 };
 #define NO_SAVE "--set", "save.every_steps=1000"
 
 static RedisServerProcess server;
+static RedisServerProcess second; /* where there are two */
 static const char *job;
-static char relay[64];       /* relay=URL */
+static char relay[96];       /* relay=URL */
 static int64_t away_ms = 50; /* of a server that is killed */
 static char patience[32];    /* timeouts.wait: long enough for a busy machine */
 
@@ -39,20 +40,37 @@ static void enter_with_file(void) {
     enter_with(args);
 }
 
+static void enter_with_two(void) {
+    static const char *const args[] = {"--loadmodule", REDIS_SERVER_MODULE, NULL};
+    enter_with(args);
+    cr_assert_eq(redis_server_start(&second, args), 0, "%s", err_text());
+    snprintf(relay, sizeof relay, "relay=redis://127.0.0.1:%d,127.0.0.1:%d", server.port,
+             second.port);
+}
+
 static void leave(void) {
     redis_server_stop(&server);
     e2e_leave();
+}
+
+static void leave_two(void) {
+    redis_server_stop(&second);
+    leave();
 }
 
 static void run_undisturbed(void) {
     e2e_train_fully(job, "undisturbed", E2E_ARGS(STEPS_SET));
 }
 
-static void kill_and_start(E2e *run, const char *out, int64_t row) {
+static void kill_and_start_one(E2e *run, const char *out, int64_t row, RedisServerProcess *which) {
     cr_assert(e2e_await_rows(run, out, row), "%s", e2e_read(run->err));
-    redis_server_kill(&server);
+    redis_server_kill(which);
     e2e_sleep_ms(away_ms);
-    cr_assert_eq(redis_server_again(&server), 0, "%s", err_text());
+    cr_assert_eq(redis_server_again(which), 0, "%s", err_text());
+}
+
+static void kill_and_start(E2e *run, const char *out, int64_t row) {
+    kill_and_start_one(run, out, row, &server);
 }
 
 static const char *reason(const char *out) {
@@ -94,6 +112,26 @@ Test(relay_lost, a_server_without_persistence, .init = enter, .fini = leave) {
     kill_and_start(&run, "unsaved", 20);
     check_end(&run, "unsaved", 1);
     cr_expect_eq(e2e_number(e2e_event("unsaved", "resumed", -1, -1, 0), "step"), 0);
+}
+
+#define N_ADDS                                                                                     \
+    "EVAL \"return tonumber(string.match(redis.call('INFO', 'commandstats'), "                     \
+    "'cmdstat_funcpipe.add:calls=(%d+)') or 0)\" 0"
+
+/* Each holds a part of all objects and of all sums; the reason names the one that died. */
+Test(relay_lost, one_of_two_servers, .init = enter_with_two, .fini = leave_two) {
+    char words[64];
+    run_undisturbed();
+    E2e run = e2e_train(job, "out",
+                        E2E_ARGS(STEPS_SET, "--set", relay, "--set", "plan.reduce.form=in_store"));
+    kill_and_start_one(&run, "out", 45, &second);
+    check_end(&run, "out", 1);
+    snprintf(words, sizeof words, ": at 127.0.0.1:%d its watermark '", second.port);
+    cr_expect(strstr(reason("out"), words), "%s: %s", words, reason("out"));
+    cr_expect_gt(e2e_number(e2e_event("out", "resumed", -1, -1, 0), "step"), 0);
+    cr_expect_gt(redis_server_ask(server.port, N_ADDS), 10, "the first one has summed little");
+    cr_expect_gt(redis_server_ask(second.port, N_ADDS), 10, "the second one has summed little");
+    cr_expect_eq(redis_server_ask(second.port, "DBSIZE"), 0, "something is left");
 }
 
 /* The snapshot has the watermark, but an older one. */

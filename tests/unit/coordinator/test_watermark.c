@@ -1,5 +1,6 @@
 /* The watermark over the memory relay, and over one that is taken for several servers. */
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "coordinator/watermark.h"
@@ -106,6 +107,11 @@ static int of_three(const Relay *unused, const char *key, int *out_n) {
     return key[strlen(key) - 1] % 3;
 }
 
+static void number_of(const Relay *unused, int server, char *out, size_t bytes) {
+    (void)unused;
+    snprintf(out, bytes, "host-%d:1", server);
+}
+
 static int of_none(const Relay *unused, const char *key, int *out_n) {
     (void)unused, (void)key;
     *out_n = 0;
@@ -127,15 +133,19 @@ Test(watermark, none_where_notes_say_nothing_of_objects) {
 Test(watermark, each_server_has_one) {
     ops = *relay->ops;
     ops.server = of_three;
+    ops.place = number_of;
     relay->ops = &ops;
     watermark_init(&mark, &space, relay);
     cr_expect_eq(mark.n, 3);
     raise_to(2);
     for (int i = 0; i < 3; i++) {
         int n = 0;
+        char words[RELAY_KEY_BYTES + 64];
         cr_expect_eq(of_three(relay, mark.keys[i].text, &n), i);
         cr_assert_eq(relay_drop_one(relay, mark.keys[i].text, NULL), 0);
-        expect_lost(mark.keys[i].text);
+        snprintf(words, sizeof words, "at host-%d:1 its watermark '%s' is gone", i,
+                 mark.keys[i].text);
+        expect_lost(words);
         watermark_init(&mark, &space, relay);
         raise_to(2);
     }
