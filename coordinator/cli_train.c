@@ -83,9 +83,10 @@ static void print_train(const char *out, const ConductResult *result) {
                (long long)result->n_skipped, (long long)result->step,
                text_plural(result->step, "update was", "updates were"));
     printf("through the relay: %s out, %s in, %lld objects\n",
-           text_format_bytes(result->traffic.put_bytes, bytes[0], sizeof bytes[0]),
+           text_format_bytes(result->traffic.put_bytes + result->traffic.add_bytes, bytes[0],
+                             sizeof bytes[0]),
            text_format_bytes(result->traffic.get_bytes, bytes[1], sizeof bytes[1]),
-           (long long)(result->traffic.puts - result->traffic.duplicates));
+           (long long)(result->traffic.puts + result->traffic.adds - result->traffic.duplicates));
     printf("outputs in %s\n", out);
     if (result->saved_step >= 0)
         printf("checkpoint %s/checkpoints/%lld\n", out, (long long)result->saved_step);

@@ -452,12 +452,14 @@ static void act_finish(Conductor *conductor) {
 void conductor_finish_relay(Conductor *conductor) {
     ErrNote before;
     err_copy(&before);
-    watch_close(conductor->watch);
+    watch_close(conductor->watch, &conductor->own);
     conductor->watch = NULL;
     if (conductor_drop_generations(conductor) < 0)
         progress_say(&conductor->progress, "warning", "cleaning the relay: %s", err_text());
-    if (conductor->relay)
+    if (conductor->relay) {
         conductor_tidy_generations(conductor);
+        relay_add_up(&conductor->relay->counters, &conductor->own);
+    }
     relay_close(conductor->relay);
     conductor->relay = NULL;
     scratch_remove(&conductor->scratch_relay);

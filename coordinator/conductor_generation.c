@@ -144,7 +144,7 @@ void conductor_act_resume(Conductor *conductor) {
     conductor->resuming = true;
     conductor->resume_ms = conductor_now_ms();
     conductor->n_delayed = 0;
-    watch_close(conductor->watch);
+    watch_close(conductor->watch, &conductor->own);
     conductor->watch = NULL;
     invoke_kill_all(conductor->invoker);
     if (rc < 0)

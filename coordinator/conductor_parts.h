@@ -110,6 +110,7 @@ typedef struct Conductor {
     Invoker *invoker;
     Progress progress;
     Beats *beats;     /* (n_workers) */
+    Traffic own;      /* of our relay handles that are closed */
     SavedPart *parts; /* of the saves that are not committed yet */
     size_t n_parts, cap_parts;
     int64_t n_rows;
@@ -144,7 +145,8 @@ void conductor_worker_ended(void *ctx, WorkerId worker, const WorkerResult *resu
 void conductor_show(Conductor *conductor);
 /* What the workers of a stage (-1: all) have moved, as far as they have told. */
 Traffic conductor_traffic(const Conductor *conductor, int32_t stage);
-/* An event for each stage about it. */
+/* An event for each stage about it; and at the end one about our own. */
 int conductor_tell_traffic(Conductor *conductor, int64_t step);
+int conductor_tell_own_traffic(Conductor *conductor, int64_t step);
 
 #endif

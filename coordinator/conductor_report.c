@@ -36,20 +36,28 @@ Traffic conductor_traffic(const Conductor *conductor, int32_t stage) {
     return sum;
 }
 
-int conductor_tell_traffic(Conductor *conductor, int64_t step) {
-    int rc = 0;
+/* Stage -1: the coordinator. */
+static int tell_traffic(Conductor *conductor, int64_t step, int32_t stage, const Traffic *traffic) {
     Buf text;
     buf_init(&text, 0);
-    for (int32_t stage = 0; rc >= 0 && stage < conductor->order.plan.n_stages; stage++) {
-        Traffic traffic = conductor_traffic(conductor, stage);
-        buf_clear(&text);
-        rc = traffic_format(&traffic, &text);
-        if (rc >= 0)
-            rc = outputs_event(conductor->outputs, "traffic", NULL, "\"step\":%lld,\"stage\":%d,%s",
-                               (long long)step, stage, buf_string(&text));
-    }
+    int rc = traffic_format(traffic, &text);
+    if (rc >= 0)
+        rc = outputs_event(conductor->outputs, "traffic", NULL, "\"step\":%lld,\"stage\":%d,%s",
+                           (long long)step, stage, buf_string(&text));
     buf_done(&text);
     return rc;
+}
+
+int conductor_tell_traffic(Conductor *conductor, int64_t step) {
+    for (int32_t stage = 0; stage < conductor->order.plan.n_stages; stage++) {
+        Traffic traffic = conductor_traffic(conductor, stage);
+        TRY(tell_traffic(conductor, step, stage, &traffic));
+    }
+    return 0;
+}
+
+int conductor_tell_own_traffic(Conductor *conductor, int64_t step) {
+    return tell_traffic(conductor, step, -1, &conductor->own);
 }
 
 static void check(Conductor *conductor, int rc) {

@@ -586,7 +586,7 @@ int watch_open(const Order *order, int64_t old_generation, void (*notify)(void *
     return 0;
 }
 
-void watch_close(Watch *watch) {
+void watch_close(Watch *watch, Traffic *traffic) {
     if (!watch)
         return;
     pthread_mutex_lock(&watch->lock);
@@ -595,5 +595,6 @@ void watch_close(Watch *watch) {
     pthread_mutex_unlock(&watch->lock);
     relay_interrupt(watch->relay, true);
     pthread_join(watch->thread, NULL);
+    relay_add_up(&watch->relay->counters, traffic);
     watch_free(watch);
 }

@@ -54,6 +54,7 @@ void watch_drop(Watch *watch, int64_t first_step, int64_t end_step);
 /* When all heartbeats were last read, monotonic: while the relay is away nobody is silent.
  * Thread-safe. */
 int64_t watch_read_ns(Watch *watch);
-void watch_close(Watch *watch); /* ends its waits and joins it */
+/* Ends its waits, joins it, and adds what its handle has moved to *traffic. */
+void watch_close(Watch *watch, Traffic *traffic);
 
 #endif

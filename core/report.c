@@ -5,7 +5,7 @@
 #include "core/hash.h"
 #include "core/text.h"
 
-enum { HEARTBEAT_MAX_BYTES = 1024, RESULT_MAX_BYTES = 8 * ERR_NOTE_BYTES, CONTROL_MAX_BYTES = 256 };
+enum { RESULT_MAX_BYTES = 8 * ERR_NOTE_BYTES, CONTROL_MAX_BYTES = 256 };
 enum { SAVED_MAX_BYTES = 1024 };
 
 /* JSON numbers are doubles: whole ones are exact below 2^53. */

@@ -8,7 +8,9 @@
 #include "core/json.h"
 #include "core/traffic.h"
 
-/* Heartbeat note, JSON text of at most 1 KiB:
+enum { HEARTBEAT_MAX_BYTES = 1536 }; /* a relay's note has room for it */
+
+/* Heartbeat note, JSON text of at most HEARTBEAT_MAX_BYTES:
  * {"attempt":1,"pid":77,"state":"running","step":12,"busy_us":..,"wait_us":..,"wall_ms":..,
  *  "rss_bytes":..,"waiting":"KEY","traffic":{..}} */
 typedef struct Heartbeat {

@@ -140,6 +140,30 @@ void relay_close(Relay *relay) {
         relay->ops->close(relay);
 }
 
+void relay_add_up(const RelayCounters *counters, Traffic *sum) {
+    const Traffic more = {.puts = counters->n_puts,
+                          .gets = counters->n_gets,
+                          .adds = counters->n_adds,
+                          .put_bytes = counters->put_bytes,
+                          .get_bytes = counters->get_bytes,
+                          .add_bytes = counters->add_bytes,
+                          .waits = counters->n_waits,
+                          .waited_us = counters->waited_ns / CLOCK_NS_PER_US,
+                          .duplicates = counters->n_duplicates,
+                          .retries = counters->n_retries,
+                          .notes = counters->n_notes,
+                          .drops = counters->n_drops,
+                          .requests = counters->n_requests,
+                          .read_requests = counters->n_read_requests,
+                          .write_requests = counters->n_write_requests,
+                          .add_requests = counters->n_add_requests,
+                          .note_requests = counters->n_note_requests,
+                          .look_requests = counters->n_look_requests,
+                          .drop_requests = counters->n_drop_requests,
+                          .announce_requests = counters->n_announce_requests};
+    traffic_add(sum, &more);
+}
+
 /* ---- operations: arguments checked here, once for all implementations ---- */
 
 static int check_parts(const char *key, const Slice *parts, int n_parts, size_t *out_bytes) {
@@ -157,20 +181,34 @@ static int check_parts(const char *key, const Slice *parts, int n_parts, size_t 
     return 0;
 }
 
-/* An operation has ended: did it wait? */
-static void count_wait(Relay *relay, int64_t n_waits_before, int64_t begin_ns) {
-    if (relay->counters.n_waits > n_waits_before)
-        relay->counters.waited_ns += clock_now_ns() - begin_ns;
+/* What had been counted when an operation began. */
+typedef struct Before {
+    int64_t n_waits, n_requests, now_ns;
+} Before;
+
+static Before before(const Relay *relay) {
+    return (Before){relay->counters.n_waits, relay->counters.n_requests, clock_now_ns()};
+}
+
+/* It has ended with rc: count what it asked as requests of its kind, and its time when it waited,
+ * for whatever and however often. */
+static int after(Relay *relay, const Before *before, int64_t *n_of_kind, int rc) {
+    RelayCounters *counters = &relay->counters;
+    *n_of_kind += counters->n_requests - before->n_requests;
+    if (counters->n_waits > before->n_waits) {
+        counters->n_waits = before->n_waits + 1;
+        counters->waited_ns += clock_now_ns() - before->now_ns;
+    }
+    return rc;
 }
 
 int relay_put(Relay *relay, const char *key, const Slice *parts, int n_parts, int64_t deadline_ns) {
     size_t bytes = 0;
     TRY(relay_check_key(key));
     TRY(check_parts(key, parts, n_parts, &bytes));
-    int64_t n_waits = relay->counters.n_waits;
-    int64_t begin_ns = clock_now_ns();
-    int rc = relay->ops->put(relay, key, parts, n_parts, deadline_ns);
-    count_wait(relay, n_waits, begin_ns);
+    Before begin = before(relay);
+    int rc = after(relay, &begin, &relay->counters.n_write_requests,
+                   relay->ops->put(relay, key, parts, n_parts, deadline_ns));
     if (rc < 0)
         return rc;
     relay->counters.n_puts++;
@@ -192,11 +230,13 @@ int relay_add(Relay *relay, const char *key, int index, int n, const Slice *part
                        relay->ops->name);
     TRY(check_parts(key, parts, n_parts, &bytes));
     TRY(sum_check_place(key, index, n, bytes));
-    int rc = relay->ops->add(relay, key, index, n, parts, n_parts, deadline_ns);
+    Before begin = before(relay);
+    int rc = after(relay, &begin, &relay->counters.n_add_requests,
+                   relay->ops->add(relay, key, index, n, parts, n_parts, deadline_ns));
     if (rc < 0)
         return rc;
     relay->counters.n_adds++;
-    relay->counters.put_bytes += (int64_t)bytes;
+    relay->counters.add_bytes += (int64_t)bytes;
     relay->counters.n_duplicates += rc == 1;
     return rc;
 }
@@ -205,11 +245,9 @@ int relay_get(Relay *relay, const char *key, void *buf, size_t capacity, int64_t
               size_t *out_bytes) {
     size_t bytes = 0;
     TRY(relay_check_key(key));
-    int64_t n_waits = relay->counters.n_waits;
-    int64_t begin_ns = clock_now_ns();
-    int rc = relay->ops->get(relay, key, buf, capacity, deadline_ns, &bytes);
-    count_wait(relay, n_waits, begin_ns);
-    TRY(rc);
+    Before begin = before(relay);
+    TRY(after(relay, &begin, &relay->counters.n_read_requests,
+              relay->ops->get(relay, key, buf, capacity, deadline_ns, &bytes)));
     relay->counters.n_gets++;
     relay->counters.get_bytes += (int64_t)bytes;
     *out_bytes = bytes;
@@ -219,13 +257,11 @@ int relay_get(Relay *relay, const char *key, void *buf, size_t capacity, int64_t
 int relay_get_buf(Relay *relay, const char *key, Buf *buf, int64_t deadline_ns) {
     size_t bytes = 0;
     TRY(relay_check_key(key));
-    int64_t n_waits = relay->counters.n_waits;
-    int64_t begin_ns = clock_now_ns();
-    int rc = relay->ops->size(relay, key, deadline_ns, &bytes);
-    count_wait(relay, n_waits, begin_ns);
-    TRY(rc);
+    Before begin = before(relay);
+    TRY(after(relay, &begin, &relay->counters.n_read_requests,
+              relay->ops->size(relay, key, deadline_ns, &bytes)));
     buf_clear(buf);
-    rc = buf_reserve(buf, bytes);
+    int rc = buf_reserve(buf, bytes);
     if (rc < 0)
         return err_context(rc, "the object '%s'", key);
     /* An object never changes: if it is larger now, it was dropped and made anew, and that fails.
@@ -238,7 +274,8 @@ int relay_get_buf(Relay *relay, const char *key, Buf *buf, int64_t deadline_ns) 
 
 int relay_has(Relay *relay, const char *key) {
     TRY(relay_check_key(key));
-    return relay->ops->has(relay, key);
+    Before begin = before(relay);
+    return after(relay, &begin, &relay->counters.n_look_requests, relay->ops->has(relay, key));
 }
 
 int relay_drop(Relay *relay, const char *const *prefixes, int n_prefixes, int64_t *out_dropped) {
@@ -249,7 +286,9 @@ int relay_drop(Relay *relay, const char *const *prefixes, int n_prefixes, int64_
     for (int i = 0; i < n_prefixes; i++)
         TRY(relay_check_key(prefixes[i]));
     if (n_prefixes > 0) {
-        TRY(relay->ops->drop(relay, prefixes, n_prefixes, &dropped));
+        Before begin = before(relay);
+        TRY(after(relay, &begin, &relay->counters.n_drop_requests,
+                  relay->ops->drop(relay, prefixes, n_prefixes, &dropped)));
         relay->counters.n_drops++;
     }
     if (out_dropped)
@@ -265,14 +304,19 @@ int relay_count(Relay *relay, const char *prefix, int64_t *out_count) {
     int64_t count = 0;
     if (prefix[0])
         TRY(relay_check_key(prefix));
-    TRY(relay->ops->count(relay, prefix, &count));
+    Before begin = before(relay);
+    TRY(after(relay, &begin, &relay->counters.n_look_requests,
+              relay->ops->count(relay, prefix, &count)));
     *out_count = count;
     return 0;
 }
 
 void relay_tidy(Relay *relay, const char *prefix) {
-    if (relay->ops->tidy)
-        relay->ops->tidy(relay, prefix);
+    if (!relay->ops->tidy)
+        return;
+    Before begin = before(relay);
+    relay->ops->tidy(relay, prefix);
+    (void)after(relay, &begin, &relay->counters.n_drop_requests, 0);
 }
 
 int relay_note_put(Relay *relay, const char *key, const void *data, size_t bytes, int64_t ttl_ms) {
@@ -283,14 +327,18 @@ int relay_note_put(Relay *relay, const char *key, const void *data, size_t bytes
     if (ttl_ms <= 0)
         return err_set(ERR_ARGUMENT, "the note '%s' is to live %lld ms (at least 1)", key,
                        (long long)ttl_ms);
-    TRY(relay->ops->note_put(relay, key, data, bytes, ttl_ms));
+    Before begin = before(relay);
+    TRY(after(relay, &begin, &relay->counters.n_note_requests,
+              relay->ops->note_put(relay, key, data, bytes, ttl_ms)));
     relay->counters.n_notes++;
     return 0;
 }
 
 int relay_note_get(Relay *relay, const char *key, void *buf, size_t capacity, size_t *out_bytes) {
     TRY(relay_check_key(key));
-    TRY(relay->ops->note_get(relay, key, buf, capacity, out_bytes));
+    Before begin = before(relay);
+    TRY(after(relay, &begin, &relay->counters.n_note_requests,
+              relay->ops->note_get(relay, key, buf, capacity, out_bytes)));
     relay->counters.n_notes++;
     return 0;
 }

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "core/buf.h"
+#include "core/traffic.h"
 
 enum { RELAY_KEY_BYTES = 200, RELAY_NOTE_MAX_BYTES = 4096, RELAY_MAX_PARTS = 64 };
 enum { RELAY_MAX_PREFIXES = 1024, RELAY_MAX_SERVERS = 16, RELAY_PLACE_BYTES = 272 };
@@ -22,11 +23,13 @@ enum { RELAY_MAX_PREFIXES = 1024, RELAY_MAX_SERVERS = 16, RELAY_PLACE_BYTES = 27
 
 typedef struct Relay Relay;
 typedef struct RelayCounters {
-    int64_t n_puts, n_gets, n_waits, n_duplicates, n_notes, n_drops, n_retries;
-    int64_t n_adds;          /* with their bytes in put_bytes */
-    int64_t n_requests;      /* sent to a store, of all kinds; 0 where there is no server */
-    int64_t n_read_requests; /* of these, on behalf of gets */
-    int64_t put_bytes, get_bytes;
+    int64_t n_puts, n_gets, n_adds, n_waits, n_duplicates, n_notes, n_drops, n_retries;
+    int64_t n_requests; /* sent to a store, of all kinds; 0 where there is no server */
+    /* Of these, on behalf of gets, puts, adds, notes; of relay_has and counts; of drops. */
+    int64_t n_read_requests, n_write_requests, n_add_requests, n_note_requests;
+    int64_t n_look_requests, n_drop_requests;
+    int64_t n_announce_requests; /* beside these, to where objects are announced */
+    int64_t put_bytes, get_bytes, add_bytes;
     int64_t waited_ns; /* that those of n_waits took */
 } RelayCounters;
 
@@ -67,6 +70,8 @@ int relay_open_again(const char *url, Relay **out_relay);
  * ERR_ARGUMENT as above. */
 int relay_check_url(const char *url);
 void relay_close(Relay *relay); /* NULL is fine */
+/* Add what a handle has counted to *sum. */
+void relay_add_up(const RelayCounters *counters, Traffic *sum);
 
 /* Keys: '/'-separated parts of [A-Za-z0-9._-], no empty or dot-leading part, < RELAY_KEY_BYTES. */
 int relay_check_key(const char *key);

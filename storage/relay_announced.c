@@ -222,31 +222,36 @@ static int await(RelayAnnounced *both, Get *get, int64_t deadline_ns) {
     }
 }
 
-static int64_t waits(const RelayAnnounced *both) {
-    return both->store->counters.n_waits +
-           (both->announcer ? both->announcer->counters.n_waits : 0);
+/* What both have counted so far, requests apart. */
+static RelayCounters counted(const RelayAnnounced *both) {
+    RelayCounters sum = both->store->counters;
+    if (both->announcer) {
+        sum.n_waits += both->announcer->counters.n_waits;
+        sum.n_retries += both->announcer->counters.n_retries;
+        sum.n_announce_requests = both->announcer->counters.n_requests;
+    }
+    return sum;
 }
 
-/* What the store has counted since. */
-static void count_store(RelayAnnounced *both, const RelayCounters *before) {
-    const RelayCounters *now = &both->store->counters;
+/* Count what both have counted since. */
+static int count_since(RelayAnnounced *both, const RelayCounters *before, int rc) {
+    const RelayCounters now = counted(both);
     RelayCounters *sum = &both->base.counters;
-    sum->n_requests += now->n_requests - before->n_requests;
-    sum->n_read_requests += now->n_read_requests - before->n_read_requests;
-    sum->n_retries += now->n_retries - before->n_retries;
+    sum->n_waits += now.n_waits - before->n_waits;
+    sum->n_retries += now.n_retries - before->n_retries;
+    sum->n_requests += now.n_requests - before->n_requests;
+    sum->n_announce_requests += now.n_announce_requests - before->n_announce_requests;
+    return rc;
 }
 
 static int get_any(RelayAnnounced *both, Get *get, int64_t deadline_ns) {
-    RelayCounters before = both->store->counters;
-    int64_t n_waits = waits(both);
+    RelayCounters before = counted(both);
     bool known = strcmp(both->known_key, get->key) == 0;
     both->known_key[0] = '\0';
     int rc = known ? read_store(both, get, deadline_ns) : await(both, get, deadline_ns);
     if (rc >= 0)
         both->asked_key[0] = '\0';
-    both->base.counters.n_waits += waits(both) > n_waits;
-    count_store(both, &before);
-    return rc;
+    return count_since(both, &before, rc);
 }
 
 static int announced_get(Relay *relay, const char *key, void *buf, size_t capacity,
@@ -271,32 +276,26 @@ static int announced_size(Relay *relay, const char *key, int64_t deadline_ns, si
 static int announced_put(Relay *relay, const char *key, const Slice *parts, int n_parts,
                          int64_t deadline_ns) {
     RelayAnnounced *both = (RelayAnnounced *)relay;
-    RelayCounters before = both->store->counters;
+    RelayCounters before = counted(both);
     int rc = relay_put(both->store, key, parts, n_parts, deadline_ns);
     if (rc >= 0) /* also what was there: its writer may have died before it announced it */
         announce(both, key, deadline_ns);
-    count_store(both, &before);
-    return rc;
+    return count_since(both, &before, rc);
 }
 
 static int announced_has(Relay *relay, const char *key) {
     RelayAnnounced *both = (RelayAnnounced *)relay;
-    RelayCounters before = both->store->counters;
-    int rc = relay_has(both->store, key);
-    count_store(both, &before);
-    return rc;
+    RelayCounters before = counted(both);
+    return count_since(both, &before, relay_has(both->store, key));
 }
 
 /* Every object is announced, and notes are with the announcements: the larger number is that of
  * both. */
-static int announced_drop(Relay *relay, const char *const *prefixes, int n_prefixes,
-                          int64_t *out_dropped) {
-    RelayAnnounced *both = (RelayAnnounced *)relay;
-    RelayCounters before = both->store->counters;
+static int drop_both(RelayAnnounced *both, const char *const *prefixes, int n_prefixes,
+                     int64_t *out_dropped) {
     int64_t n_announced = 0;
     both->known_key[0] = '\0';
     int rc = relay_drop(both->store, prefixes, n_prefixes, out_dropped);
-    count_store(both, &before);
     TRY(rc);
     if (hears_now(both, prefixes[0])) {
         int64_t until_ns = clock_deadline_ms(ANNOUNCE_MS);
@@ -311,33 +310,39 @@ static int announced_drop(Relay *relay, const char *const *prefixes, int n_prefi
     return 0;
 }
 
-static int announced_count(Relay *relay, const char *prefix, int64_t *out_count) {
+static int announced_drop(Relay *relay, const char *const *prefixes, int n_prefixes,
+                          int64_t *out_dropped) {
     RelayAnnounced *both = (RelayAnnounced *)relay;
-    RelayCounters before = both->store->counters;
-    int rc = relay_count(both->store, prefix, out_count);
-    count_store(both, &before);
-    return rc;
+    RelayCounters before = counted(both);
+    return count_since(both, &before, drop_both(both, prefixes, n_prefixes, out_dropped));
 }
 
-static int announced_note_put(Relay *relay, const char *key, const void *data, size_t bytes,
-                              int64_t ttl_ms) {
+static int announced_count(Relay *relay, const char *prefix, int64_t *out_count) {
     RelayAnnounced *both = (RelayAnnounced *)relay;
-    RelayCounters before = both->store->counters;
+    RelayCounters before = counted(both);
+    return count_since(both, &before, relay_count(both->store, prefix, out_count));
+}
+
+static int note_put(RelayAnnounced *both, const char *key, const void *data, size_t bytes,
+                    int64_t ttl_ms) {
     if (hears_now(both, key)) {
         int64_t until_ns = clock_deadline_ms(ANNOUNCE_MS);
         int rc = relay_note_put(both->announcer, key, data, bytes, ttl_ms);
         if (answered(both, rc, until_ns))
             return rc;
     }
-    int rc = relay_note_put(both->store, key, data, bytes, ttl_ms);
-    count_store(both, &before);
-    return rc;
+    return relay_note_put(both->store, key, data, bytes, ttl_ms);
 }
 
-static int announced_note_get(Relay *relay, const char *key, void *buf, size_t capacity,
-                              size_t *out_bytes) {
+static int announced_note_put(Relay *relay, const char *key, const void *data, size_t bytes,
+                              int64_t ttl_ms) {
     RelayAnnounced *both = (RelayAnnounced *)relay;
-    RelayCounters before = both->store->counters;
+    RelayCounters before = counted(both);
+    return count_since(both, &before, note_put(both, key, data, bytes, ttl_ms));
+}
+
+static int note_get(RelayAnnounced *both, const char *key, void *buf, size_t capacity,
+                    size_t *out_bytes) {
     if (hears_now(both, key)) {
         int64_t until_ns = clock_deadline_ms(ANNOUNCE_MS);
         int rc = relay_note_get(both->announcer, key, buf, capacity, out_bytes);
@@ -345,9 +350,14 @@ static int announced_note_get(Relay *relay, const char *key, void *buf, size_t c
         if (answered(both, rc, until_ns) && !doubt)
             return rc;
     }
-    int rc = relay_note_get(both->store, key, buf, capacity, out_bytes);
-    count_store(both, &before);
-    return rc;
+    return relay_note_get(both->store, key, buf, capacity, out_bytes);
+}
+
+static int announced_note_get(Relay *relay, const char *key, void *buf, size_t capacity,
+                              size_t *out_bytes) {
+    RelayAnnounced *both = (RelayAnnounced *)relay;
+    RelayCounters before = counted(both);
+    return count_since(both, &before, note_get(both, key, buf, capacity, out_bytes));
 }
 
 /* An announcer that has lost its notes has lost no object. */
@@ -359,9 +369,11 @@ static int announced_server(const Relay *relay, const char *key, int *out_n) {
 
 static void announced_tidy(Relay *relay, const char *prefix) {
     RelayAnnounced *both = (RelayAnnounced *)relay;
+    RelayCounters before = counted(both);
     relay_tidy(both->store, prefix);
     if (hears_now(both, prefix))
         relay_tidy(both->announcer, prefix);
+    (void)count_since(both, &before, 0);
 }
 
 static void announced_interrupt(Relay *relay, bool on) {
@@ -483,6 +495,8 @@ int relay_announced_open(Relay *take_store, Relay *take_announcer, const char *a
     both->store = take_store;
     both->announcer = take_announcer;
     both->base.counters.n_requests = take_store->counters.n_requests;
+    both->base.counters.n_announce_requests =
+        take_announcer ? take_announcer->counters.n_requests : 0;
     both->lossy = !take_announcer;
     *out_relay = &both->base;
     return 0;

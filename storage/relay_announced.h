@@ -15,7 +15,8 @@
  * the store alone, and puts do not fail for it. An announcement without its object (it was dropped
  * at that moment) makes its readers wait as over the store alone; it expires.
  *
- * n_requests and n_read_requests are those to the store. */
+ * n_requests and its kinds are those to the store, n_announce_requests those to the announcer;
+ * n_waits and n_retries are of both. */
 #ifndef FUNCPIPE_STORAGE_RELAY_ANNOUNCED_H
 #define FUNCPIPE_STORAGE_RELAY_ANNOUNCED_H
 

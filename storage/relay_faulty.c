@@ -98,7 +98,7 @@ static int after(RelayFaulty *faulty, const char *what, const char *key, RelayFa
     faulty->base.counters.n_waits = faulty->inner->counters.n_waits;
     faulty->base.counters.n_retries = faulty->inner->counters.n_retries;
     faulty->base.counters.n_requests = faulty->inner->counters.n_requests;
-    faulty->base.counters.n_read_requests = faulty->inner->counters.n_read_requests;
+    faulty->base.counters.n_announce_requests = faulty->inner->counters.n_announce_requests;
     if (rc >= 0 && fault == RELAY_FAULT_FAIL_DONE)
         return err_set(ERR_IO, "%s '%s': injected loss of the answer", what, key);
     return rc;

@@ -196,7 +196,7 @@ static int get_once(RelayRedis *redis, int server, void *arg, int64_t deadline_n
     return rc;
 }
 
-static int get_any_of(RelayRedis *redis, Get *get) {
+static int get_any(RelayRedis *redis, Get *get) {
     int server = relay_redis_server(redis, get->key);
     const RedisServer *peer = &redis->url.servers[server];
     int64_t broken_ns = CLOCK_NEVER;
@@ -223,13 +223,6 @@ static int get_any_of(RelayRedis *redis, Get *get) {
                            "'%s' is not in the relay at %s:%s, and the deadline passed", get->key,
                            peer->host, peer->port);
     }
-}
-
-static int get_any(RelayRedis *redis, Get *get) {
-    int64_t n_requests = redis->base.counters.n_requests;
-    int rc = get_any_of(redis, get);
-    redis->base.counters.n_read_requests += redis->base.counters.n_requests - n_requests;
-    return rc;
 }
 
 int relay_redis_get(Relay *relay, const char *key, void *buf, size_t capacity, int64_t deadline_ns,

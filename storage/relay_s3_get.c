@@ -89,8 +89,7 @@ static int ask(RelayS3 *s3, Get *get) {
                          .name = name.text,
                          .end_byte = ranged ? (int64_t)asked : 0,
                          .out = get->out,
-                         .capacity = asked,
-                         .reads = true};
+                         .capacity = asked};
     TRY(s3_client_run(s3->client, &request, 1, &limits));
     switch (request.answer.status) {
     case 200:

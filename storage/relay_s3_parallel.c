@@ -247,8 +247,7 @@ int relay_s3_get_rest(RelayS3 *s3, const char *key, const char *tag, char *out, 
                                   .first_byte = (int64_t)from,
                                   .end_byte = (int64_t)end,
                                   .out = out + from,
-                                  .capacity = end - from,
-                                  .reads = true};
+                                  .capacity = end - from};
     }
     int rc = s3_client_run(s3->client, requests, n, limits);
     rc = rc < 0 ? rc : 1;

@@ -50,8 +50,7 @@ typedef struct S3Request {
     size_t first_body, end_body;
     char *out; /* for the bytes of an object; NULL with capacity 0 */
     size_t capacity;
-    Buf *text;  /* instead of `out`, for XML: an answer's body */
-    bool reads; /* counted in n_read_requests */
+    Buf *text; /* instead of `out`, for XML: an answer's body */
     S3Answer answer;
     /* the client's own */
     int n_tries, n_skewed;

@@ -357,7 +357,6 @@ int s3_flight_begin(S3Flight *flight, S3Request *request) {
         return rc;
     }
     client->counters->n_requests++;
-    client->counters->n_read_requests += request->reads;
     client->counters->n_retries += request->n_tries > 1;
     return 0;
 }

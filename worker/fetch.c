@@ -7,7 +7,7 @@
 #include "core/report.h"
 #include "core/text.h"
 
-enum { FETCH_BACKOFF_MS = 20, FETCH_HEARTBEAT_BYTES = 1024 };
+enum { FETCH_BACKOFF_MS = 20 };
 
 int fetch_init(Fetch *fetch, const Order *order, Relay *take_relay) {
     memset(fetch, 0, sizeof *fetch);
@@ -43,24 +43,9 @@ static void fetch_end(Fetch *fetch) {
     pthread_mutex_unlock(&fetch->lock);
 }
 
-void fetch_add_counters(const RelayCounters *counters, Traffic *sum) {
-    const Traffic more = {.puts = counters->n_puts + counters->n_adds,
-                          .gets = counters->n_gets,
-                          .put_bytes = counters->put_bytes,
-                          .get_bytes = counters->get_bytes,
-                          .waits = counters->n_waits,
-                          .waited_us = counters->waited_ns / CLOCK_NS_PER_US,
-                          .duplicates = counters->n_duplicates,
-                          .retries = counters->n_retries,
-                          .notes = counters->n_notes,
-                          .requests = counters->n_requests,
-                          .read_requests = counters->n_read_requests};
-    traffic_add(sum, &more);
-}
-
 void fetch_traffic(Fetch *fetch, Traffic *sum) {
     pthread_mutex_lock(&fetch->lock);
-    fetch_add_counters(&fetch->counted, sum);
+    relay_add_up(&fetch->counted, sum);
     pthread_mutex_unlock(&fetch->lock);
 }
 
@@ -77,7 +62,7 @@ static int fetch_name_peer(Fetch *fetch, FetchPeer peer, int code) {
     }
     ErrNote note;
     err_copy(&note);
-    char text[FETCH_HEARTBEAT_BYTES];
+    char text[HEARTBEAT_MAX_BYTES];
     size_t bytes = 0;
     Heartbeat heartbeat;
     Key key = key_heartbeat(&fetch->space, peer.stage, peer.replica);

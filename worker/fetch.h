@@ -48,8 +48,6 @@ int fetch_add(Fetch *fetch, Key key, int index, int n, const FetchBlob *blob, in
 int fetch_put_bytes(Fetch *fetch, Key key, const void *data, size_t bytes);
 /* Add what has been moved, as of the last transfer's end. Thread-safe. */
 void fetch_traffic(Fetch *fetch, Traffic *sum);
-/* The same of a handle of one's own. */
-void fetch_add_counters(const RelayCounters *counters, Traffic *sum);
 /* Copy of the key being waited for; "" when none. Thread-safe. */
 void fetch_waiting(Fetch *fetch, char *out, size_t out_bytes);
 

@@ -40,7 +40,7 @@ static void pulse_add_up(Pulse *pulse) {
     for (int i = 0; i < pulse->n_counted; i++) {
         fetch_traffic(pulse->counted[i], &pulse->traffic);
     }
-    fetch_add_counters(&pulse->relay->counters, &pulse->traffic);
+    relay_add_up(&pulse->relay->counters, &pulse->traffic);
 }
 
 static void pulse_beat(Pulse *pulse, const char *state, Vm *vm) {

@@ -94,6 +94,9 @@ ANNOUNCED_TEST(one_request_an_object) {
         get_at(other, key);
     }
     cr_expect_eq(reads(other), 40, "%lld requests for 40 objects", (long long)reads(other));
+    cr_expect_geq(other->counters.n_announce_requests, 40, "%lld questions for announcements",
+                  (long long)other->counters.n_announce_requests);
+    cr_expect_geq(relay->counters.n_announce_requests, 40);
     cr_expect_eq(other->counters.n_retries, 0);
     cr_expect_gt(other->counters.n_waits, 10);
     cr_expect_eq(relay_note_put(relay, "j/n", "x", 1, 60000), 0, "%s", err_text());

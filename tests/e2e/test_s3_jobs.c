@@ -99,7 +99,7 @@ static double traffic(const char *out, int64_t step, const char *figure) {
     double sum = 0;
     const cJSON *line = NULL;
     cJSON_ArrayForEach(line, e2e_lines(e2e_path("%s/events.jsonl", out))) {
-        if (strcmp(e2e_text(line, "event"), "traffic") == 0 &&
+        if (strcmp(e2e_text(line, "event"), "traffic") == 0 && e2e_number(line, "stage") >= 0 &&
             (int64_t)e2e_number(line, "step") == step)
             sum += e2e_number(line, figure);
     }

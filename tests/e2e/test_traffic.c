@@ -23,8 +23,9 @@ enum { MARK_BYTES = 16 }; /* with which a worker says that it runs */
 static RedisServerProcess server;
 
 static void enter(void) {
+    static const char *const args[] = {"--loadmodule", REDIS_SERVER_MODULE, NULL};
     e2e_enter();
-    cr_assert_eq(redis_server_start(&server, NULL), 0, "%s", err_text());
+    cr_assert_eq(redis_server_start(&server, args), 0, "%s", err_text());
 }
 
 static void leave(void) {
@@ -86,7 +87,7 @@ static int64_t saved_bytes(const char *out, int stage, int replicas) {
     return bytes;
 }
 
-/* The last "traffic" event of a stage. */
+/* The last "traffic" event of a stage; -1: of the coordinator. */
 static const cJSON *traffic_of(const char *out, int stage) {
     const cJSON *found = NULL;
     const cJSON *line = NULL;
@@ -102,17 +103,35 @@ static int64_t figure(const cJSON *object, const char *key) {
     return llround(e2e_number(object, key));
 }
 
-static void check_exact(const char *out) {
+/* Every request is of one kind, and each kind has as many as its operations take at least. */
+static void check_requests(const cJSON *traffic) {
+    static const char *const kinds[] = {"read_requests", "write_requests", "add_requests",
+                                        "note_requests", "look_requests",  "drop_requests"};
+    int64_t sum = 0;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        sum += figure(traffic, kinds[i]);
+    cr_expect_eq(figure(traffic, "requests"), sum, "Redis counts no login");
+    cr_expect_geq(figure(traffic, "read_requests"), figure(traffic, "gets"));
+    /* A put is MULTI, XADD, PEXPIRE, EXEC; an add or note one command, a drop at least one SCAN. */
+    cr_expect_geq(figure(traffic, "write_requests"), 4 * figure(traffic, "puts"));
+    cr_expect_geq(figure(traffic, "add_requests"), figure(traffic, "adds"));
+    cr_expect_geq(figure(traffic, "note_requests"), figure(traffic, "notes"));
+    cr_expect_geq(figure(traffic, "drop_requests"), figure(traffic, "drops"));
+    cr_expect_eq(figure(traffic, "announce_requests"), 0);
+}
+
+/* In the store: the second stage's replicas add what they would put for one another to read. */
+static void check_exact(const char *out, bool in_store) {
     static const int replicas[STAGES] = {1, 2, 1};
     int64_t a = edge_bytes();
     int64_t n = norms_bytes();
     int64_t r = reduce_bytes();
     const struct {
-        int64_t put_bytes, get_bytes, puts, gets; /* of a step */
-    } steps[STAGES] = {{MICROS * a + n, MICROS * a + 2 * n, MICROS + 1, MICROS + 2},
-                       {2 * MICROS * a + n + 2 * r, 2 * MICROS * a + 5 * n + 2 * r,
-                        2 * MICROS + 1 + 2, 2 * MICROS + 5 + 2},
-                       {MICROS * a + n, MICROS * a + 2 * n, MICROS + 1, MICROS + 2}};
+        int64_t put_bytes, get_bytes, puts, gets, adds; /* of a step */
+    } steps[STAGES] = {{MICROS * a + n, MICROS * a + 2 * n, MICROS + 1, MICROS + 2, 0},
+                       {2 * MICROS * a + n + (in_store ? 0 : 2 * r), 2 * MICROS * a + 5 * n + 2 * r,
+                        2 * MICROS + 1 + (in_store ? 0 : 2), 2 * MICROS + 5 + 2, in_store ? 2 : 0},
+                       {MICROS * a + n, MICROS * a + 2 * n, MICROS + 1, MICROS + 2, 0}};
     for (int stage = 0; stage < STAGES; stage++) {
         const cJSON *traffic = traffic_of(out, stage);
         cr_expect_eq(figure(traffic, "step"), STEPS);
@@ -125,14 +144,30 @@ static void check_exact(const char *out) {
                      "stage %d put %lld bytes", stage, (long long)figure(traffic, "put_bytes"));
         cr_expect_eq(figure(traffic, "get_bytes"), STEPS * steps[stage].get_bytes,
                      "stage %d got %lld bytes", stage, (long long)figure(traffic, "get_bytes"));
+        cr_expect_eq(figure(traffic, "adds"), STEPS * steps[stage].adds);
+        cr_expect_eq(figure(traffic, "add_bytes"), STEPS * steps[stage].adds * r);
         cr_expect_eq(figure(traffic, "duplicates"), 0);
+        cr_expect_eq(figure(traffic, "drops"), 0);
         cr_expect_gt(figure(traffic, "waits"), 0);
         cr_expect_gt(figure(traffic, "waited_us"), 0);
-        /* A put is MULTI, XADD, PEXPIRE, EXEC; a get at least one command. */
-        cr_expect_geq(figure(traffic, "requests"),
-                      4 * figure(traffic, "puts") + figure(traffic, "read_requests"));
-        cr_expect_geq(figure(traffic, "read_requests"), figure(traffic, "gets"));
+        check_requests(traffic);
     }
+}
+
+/* The coordinator reads all norms and what was saved, and removes what no worker needs any more, at
+ * the end all of the generation, and its claim. */
+static void check_own(const char *out) {
+    const cJSON *traffic = traffic_of(out, -1);
+    cr_expect_eq(figure(traffic, "step"), STEPS);
+    cr_expect_eq(figure(traffic, "gets"), STEPS * STAGES + SAVES * (STAGES + 1));
+    cr_expect_eq(figure(traffic, "get_bytes"), STEPS * STAGES * norms_bytes() +
+                                                   saved_bytes(out, 0, 1) + saved_bytes(out, 1, 2) +
+                                                   saved_bytes(out, 2, 1));
+    cr_expect_geq(figure(traffic, "puts"), 1, "its claim");
+    cr_expect_geq(figure(traffic, "drops"), 2);
+    cr_expect_leq(figure(traffic, "drops"), e2e_count(out, "dropped") + 2);
+    cr_expect_gt(figure(traffic, "notes"), 0);
+    check_requests(traffic);
 }
 
 /* The sum of all stages, from the events. */
@@ -144,7 +179,8 @@ static int64_t sum_of(const char *out, const char *key) {
 }
 
 static void check_finished(const E2e *run, const char *out) {
-    static const char *const keys[] = {"puts", "gets", "put_bytes", "get_bytes", "requests"};
+    static const char *const keys[] = {"puts",      "gets",      "adds",    "put_bytes",
+                                       "get_bytes", "add_bytes", "requests"};
     const cJSON *line = NULL;
     const cJSON *finished = NULL;
     cJSON_ArrayForEach(line, e2e_lines(run->out)) finished = line;
@@ -186,17 +222,26 @@ static void check_trace(const char *out) {
     cJSON_Delete(root);
 }
 
-Test(traffic, to_the_byte, .init = enter, .fini = leave) {
+static void to_the_byte(const char *form, bool in_store) {
     char relay[64];
     snprintf(relay, sizeof relay, "relay=redis://127.0.0.1:%d", server.port);
     E2e run = e2e_train(e2e_job("mlp", e2e_mlp), "out",
-                        E2E_ARGS(PLAIN, "--set", relay, "--trace", "--json"));
+                        E2E_ARGS(PLAIN, "--set", relay, "--set", form, "--trace", "--json"));
     cr_assert_eq(e2e_wait(&run), 0, "%s", e2e_read(run.err));
-    check_exact("out");
+    check_exact("out", in_store);
+    check_own("out");
     check_finished(&run, "out");
     check_metrics("out");
     check_trace("out");
-    cr_expect_eq(e2e_count("out", "traffic"), STAGES * (SAVES + 1));
+    cr_expect_eq(e2e_count("out", "traffic"), STAGES * (SAVES + 1) + 1);
+}
+
+Test(traffic, to_the_byte, .init = enter, .fini = leave) {
+    to_the_byte("plan.reduce.form=whole", false);
+}
+
+Test(traffic, to_the_byte_with_sums, .init = enter, .fini = leave) {
+    to_the_byte("plan.reduce.form=in_store", true);
 }
 
 /* What a worker that died had moved counts as far as it had told, and what its successor puts once

@@ -451,6 +451,7 @@ bool relay_suite_survey(RelayRig *rig) {
 
 bool relay_suite_counters(RelayRig *rig) {
     Relay *relay = relay_rig(rig, 0);
+    const RelayCounters begin = relay->counters;
     char buf[16];
     size_t bytes = 0;
     PUT("k/1", "abc");
@@ -460,6 +461,7 @@ bool relay_suite_counters(RelayRig *rig) {
     (void)relay_get(relay, "k/3", buf, sizeof buf, clock_deadline_ms(20), &bytes);
     (void)relay_note_put(relay, "k/n", "x", 1, 60000);
     (void)relay_note_get(relay, "k/n", buf, sizeof buf, &bytes);
+    (void)relay_has(relay, "k/2");
     (void)relay_drop_one(relay, "k", NULL);
     const RelayCounters *c = &relay->counters;
     RIG_CHECK(c->n_puts == 3 && c->put_bytes == 12 && c->n_duplicates == 1,
@@ -472,11 +474,19 @@ bool relay_suite_counters(RelayRig *rig) {
               "waited %lld ns", (long long)c->waited_ns);
     if (rig->factory->over_network) /* 3 puts, 2 gets, 2 notes, a scan and what it found */
         RIG_CHECK(c->n_requests >= 8 && c->n_read_requests >= 2 &&
-                      c->n_read_requests <= c->n_requests - 6,
-                  "%lld requests, %lld of them to read", (long long)c->n_requests,
-                  (long long)c->n_read_requests);
+                      c->n_read_requests <= c->n_requests - 6 && c->n_write_requests >= 3 &&
+                      c->n_note_requests + c->n_announce_requests >= 2 && c->n_look_requests >= 1 &&
+                      c->n_drop_requests >= 1,
+                  "%lld requests: %lld of gets, %lld of puts, %lld of notes, %lld of drops",
+                  (long long)c->n_requests, (long long)c->n_read_requests,
+                  (long long)c->n_write_requests, (long long)c->n_note_requests,
+                  (long long)c->n_drop_requests);
     else
         RIG_CHECK(c->n_requests == 0 && c->n_read_requests == 0, "requests without a server");
+    int64_t of_kinds = c->n_read_requests + c->n_write_requests + c->n_add_requests +
+                       c->n_note_requests + c->n_look_requests + c->n_drop_requests;
+    RIG_CHECK(of_kinds == c->n_requests - begin.n_requests, "%lld requests, by their kinds %lld",
+              (long long)(c->n_requests - begin.n_requests), (long long)of_kinds);
     RIG_CHECK(c->n_notes == 2 && c->n_drops == 1, "notes %lld, drops %lld", (long long)c->n_notes,
               (long long)c->n_drops);
     return true;

@@ -127,6 +127,7 @@ bool relay_suite_sum_duplicates(RelayRig *rig) {
     Relay *relay = relay_rig(rig, 0);
     SumCase other =
         sum_case_blob(key_part(NAME, 1).text, 5, 6, 100); /* what is no longer looked at */
+    const int64_t n_bytes = (int64_t)other.bytes;
     for (int round = 0; round < 2; round++) {
         RIG_CHECK(add(rig, 0, NAME, 1, 3, 100) == round, "contribution 1, round %d: %s", round,
                   err_text());
@@ -144,6 +145,13 @@ bool relay_suite_sum_duplicates(RelayRig *rig) {
     RIG_CHECK(relay->counters.n_duplicates == 5 && relay->counters.n_adds == 8,
               "duplicates %lld, adds %lld", (long long)relay->counters.n_duplicates,
               (long long)relay->counters.n_adds);
+    RIG_CHECK(relay->counters.put_bytes == 0 && relay->counters.n_puts == 0 &&
+                  relay->counters.add_bytes == 8 * n_bytes,
+              "put %lld bytes, added %lld", (long long)relay->counters.put_bytes,
+              (long long)relay->counters.add_bytes);
+    if (rig->factory->over_network)
+        RIG_CHECK(relay->counters.n_add_requests >= 8, "%lld requests for 8 adds",
+                  (long long)relay->counters.n_add_requests);
     Slice part = {"x", 1};
     RIG_CHECK(relay_put(relay, NAME, &part, 1, soon(rig)) == 1, "a put after the sum");
     if (!is_sum(rig, 1, NAME, 3, 100))

@@ -76,14 +76,17 @@ Test(outputs, rows_wait_for_their_evaluation) {
     const char *text = text_of("metrics.csv");
     cr_expect_eq(count_lines(text), 5);
     cr_expect(strstr(text, "\n1,0,"));
-    cr_expect(strstr(text, ",0.75,0.125,0,3,0,3000,2000,0,0,0,7,0,0,0\n2,0,"));
-    cr_expect(strstr(text, ",10.0,,,0,3,0,3000,2000,0,0,0,7,0,0,0\n3,"));
+    cr_expect(strstr(text, ",0.75,0.125,0,3,0,0,3000,2000,0,0,0,0,7,0,0,0,0,0,0,0,0,0,0\n2,0,"));
+    cr_expect(strstr(text, ",10.0,,,0,3,0,0,3000,2000,0,0,0,0,7,0,0,0,0,0,0,0,0,0,0\n3,"));
     cr_expect_eq(count_lines(text_of("metrics.jsonl")), 4);
     cr_expect(strstr(text_of("metrics.jsonl"), "\"eval_loss\":0.75,\"eval_accuracy\":0.125"));
-    cr_expect(strstr(text_of("metrics.jsonl"),
-                     ",\"put_bytes\":3000,\"get_bytes\":2000,\"waits\":0,\"waited_us\":0,"
-                     "\"duplicates\":0,\"retries\":7,\"notes\":0,\"requests\":0,"
-                     "\"read_requests\":0}\n"));
+    cr_expect(
+        strstr(text_of("metrics.jsonl"),
+               ",\"put_bytes\":3000,\"get_bytes\":2000,\"add_bytes\":0,\"waits\":0,"
+               "\"waited_us\":0,\"duplicates\":0,\"retries\":7,\"notes\":0,\"drops\":0,"
+               "\"requests\":0,\"read_requests\":0,\"write_requests\":0,"
+               "\"add_requests\":0,\"note_requests\":0,\"look_requests\":0,\"drop_requests\":0,"
+               "\"announce_requests\":0}\n"));
     outputs_close(outputs);
 }
 

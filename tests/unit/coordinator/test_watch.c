@@ -57,7 +57,11 @@ static void begin(const char *job, int64_t first_step) {
     cr_assert_eq(relay_open(order.relay_url, &relay), 0, "%s", err_text());
 }
 
-static void end(void) {
+/* It has dropped at least so often, and says so. */
+static void end(Watch *watch, int64_t n_drops) {
+    Traffic traffic = {0};
+    watch_close(watch, &traffic);
+    cr_expect_geq(traffic.drops, n_drops);
     relay_close(relay);
     plan_done(&plan);
     config_done(&config);
@@ -94,8 +98,7 @@ Test(watch, a_drop_that_fails_is_done_again) {
     cr_expect_eq(relay_has(relay, "job/g1/t4/a.0-1.0"), 1);
     WatchReport report;
     cr_expect_eq(watch_take(watch, &report), 0);
-    watch_close(watch);
-    end();
+    end(watch, 1);
 }
 
 /* More prefixes than one call takes: by steps, and by the batches of one evaluation. */
@@ -127,6 +130,5 @@ Test(watch, many_steps_are_dropped) {
     snprintf(key, sizeof key, "job/g1/t%d/a.0-1.0", STEPS);
     cr_expect_eq(relay_has(relay, key), 1);
     cr_expect_eq(relay_has(relay, "job/g1/e2000/v.0.0"), 1);
-    watch_close(watch);
-    end();
+    end(watch, 3);
 }

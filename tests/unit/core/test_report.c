@@ -27,15 +27,24 @@ static const Heartbeat sample = {.attempt = 1,
                                  .waiting = "job/g1/t12/a.0-1.3",
                                  .traffic = {.puts = 1,
                                              .gets = 2,
+                                             .adds = 12,
                                              .put_bytes = 3,
                                              .get_bytes = INT64_C(1) << 40,
+                                             .add_bytes = 13,
                                              .waits = 5,
                                              .waited_us = 6,
                                              .duplicates = 7,
                                              .retries = 8,
                                              .notes = 9,
+                                             .drops = 14,
                                              .requests = 10,
-                                             .read_requests = 11}};
+                                             .read_requests = 11,
+                                             .write_requests = 15,
+                                             .add_requests = 16,
+                                             .note_requests = 17,
+                                             .look_requests = 20,
+                                             .drop_requests = 18,
+                                             .announce_requests = 19}};
 
 Test(report, heartbeat_round_trip) {
     static const char *const states[] = {"loading", "running", "evaluating", "saving", "done"};
@@ -46,7 +55,7 @@ Test(report, heartbeat_round_trip) {
             in.waiting[0] = '\0';
         buf_clear(&buf);
         cr_assert_geq(report_format_heartbeat(&in, &buf), 0, "%s", err_text());
-        cr_assert_leq(buf.bytes, 1024);
+        cr_assert_leq(buf.bytes, HEARTBEAT_MAX_BYTES);
         cr_assert_eq(report_parse_heartbeat(buf.data, buf.bytes, &out), 0, "%s", err_text());
         cr_assert_str_eq(out.state, in.state);
         cr_assert_str_eq(out.waiting, in.waiting);
@@ -63,9 +72,12 @@ Test(report, heartbeat_text) {
                      "{\"attempt\":1,\"pid\":77,\"state\":\"running\",\"step\":12,\"busy_us\":4000,"
                      "\"wait_us\":5000,\"wall_ms\":1767225600123,\"rss_bytes\":12884901888,"
                      "\"waiting\":\"job/g1/t12/a.0-1.3\",\"traffic\":{\"puts\":1,\"gets\":2,"
-                     "\"put_bytes\":3,\"get_bytes\":1099511627776,\"waits\":5,\"waited_us\":6,"
-                     "\"duplicates\":7,\"retries\":8,\"notes\":9,\"requests\":10,"
-                     "\"read_requests\":11}}");
+                     "\"adds\":12,\"put_bytes\":3,\"get_bytes\":1099511627776,"
+                     "\"add_bytes\":13,\"waits\":5,\"waited_us\":6,\"duplicates\":7,"
+                     "\"retries\":8,\"notes\":9,\"drops\":14,\"requests\":10,"
+                     "\"read_requests\":11,\"write_requests\":15,\"add_requests\":16,"
+                     "\"note_requests\":17,\"look_requests\":20,\"drop_requests\":18,"
+                     "\"announce_requests\":19}}");
 }
 
 Test(report, heartbeat_with_largest_values_fits) {
@@ -115,7 +127,8 @@ Test(report, heartbeat_from_outside_is_checked) {
     refuse_heartbeat(FRONT "7" BACK, ERR_FORMAT, "heartbeat.state");
     refuse_heartbeat("{\"attempt\":1.5}", ERR_FORMAT, "heartbeat.attempt");
     refuse_heartbeat("{\"attempt\":-7}", ERR_ARGUMENT, "heartbeat.attempt");
-    char text[1100];
+    const Traffic nothing = {0};
+    char text[HEARTBEAT_MAX_BYTES + 76];
     snprintf(text, sizeof text, "%s,\"x\":1}", FRONT "\"done\",\"step\":0");
     refuse_heartbeat(text, ERR_FORMAT, "busy_us");
     memset(text, ' ', sizeof text - 1);
@@ -125,10 +138,8 @@ Test(report, heartbeat_from_outside_is_checked) {
                      FRONT "\"done\",\"step\":0,\"busy_us\":0,\"wait_us\":0,"
                            "\"wall_ms\":0,\"rss_bytes\":0,\"waiting\":\"");
     memset(text + n, 'k', 200);
-    snprintf(text + n + 200, sizeof text - (size_t)n - 200,
-             "\",\"traffic\":{\"puts\":0,\"gets\":0,\"put_bytes\":0,\"get_bytes\":0,\"waits\":0,"
-             "\"waited_us\":0,\"duplicates\":0,\"retries\":0,\"notes\":0,\"requests\":0,"
-             "\"read_requests\":0}}");
+    cr_assert_geq(traffic_format(&nothing, &buf), 0);
+    snprintf(text + n + 200, sizeof text - (size_t)n - 200, "\",\"traffic\":{%s}}", buf.data);
     refuse_heartbeat(text, ERR_LIMIT, "heartbeat.waiting");
     snprintf(text, sizeof text,
              FRONT "\"done\",\"step\":0,\"busy_us\":0,\"wait_us\":0,"
