@@ -226,6 +226,7 @@ static int mem_add(Relay *relay, const char *key, int index, int n, const Slice 
         blob = (Slice){whole->bytes->data, whole->bytes->bytes};
     pthread_mutex_lock(&store->lock);
     int rc = add_to_sum(store, key, index, n, blob);
+    relay->counters.n_waits += rc == ERR_FULL;
     while (rc == ERR_FULL) { /* wait for those before it */
         TRY_DONE(wait_change(mem, "adding to", key, deadline_ns));
         rc = add_to_sum(store, key, index, n, blob);

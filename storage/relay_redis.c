@@ -118,6 +118,7 @@ int relay_redis_attempt(RelayRedis *redis, int server, Exchange exchange, void *
         if (!stale || renewed) { /* a connection that died meanwhile is replaced at once */
             if (late)
                 return rc;
+            redis->base.counters.n_waits += rc == ERR_FULL; /* for room */
             if (!back_off(redis, n_tries++, deadline_ns))
                 return err_context(ERR_CANCELLED, "interrupted");
             if (clock_now_ns() >= deadline_ns)

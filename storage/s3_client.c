@@ -66,6 +66,7 @@ static int end_try(S3Flight *flight, CURLcode result, const S3Limits *limits) {
                   result == CURLE_OPERATION_TIMEDOUT;
     if (verdict == S3_FAILED || now_ns >= limits->retry_until_ns || (limits->once && nobody))
         return err_negative(client->said.code);
+    client->counters->n_waits += client->said.code == ERR_FULL; /* for room */
     request->not_before_ns = now_ns;
     if (verdict != S3_SKEWED)
         request->not_before_ns += back_off_ns(client, request->n_tries);

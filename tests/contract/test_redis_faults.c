@@ -315,6 +315,13 @@ static int fill_server(RedisPlace *place, const char *data, size_t bytes) {
     return 0;
 }
 
+/* For room, so often, and so long at least. */
+static void waited_for_room(const Relay *relay, int64_t n_waits, int64_t ms) {
+    cr_expect_eq(relay->counters.n_waits, n_waits, "%lld waits",
+                 (long long)relay->counters.n_waits);
+    cr_expect_geq(relay->counters.waited_ns, ms * CLOCK_NS_PER_MS);
+}
+
 static void full(size_t bytes, int64_t n_pieces) {
     RedisPlace place;
     int64_t n = 0;
@@ -340,6 +347,8 @@ static void full(size_t bytes, int64_t n_pieces) {
     cr_expect_lt(put.cpu_ms, 400);
     cr_expect_geq(place.proxied->counters.n_retries, 2);
     cr_expect_lt(place.proxied->counters.n_retries, 40);
+    waited_for_room(place.direct, 1, 200);
+    waited_for_room(place.proxied, 1, 1000);
     place_expect(place.direct, "more/o", data, bytes);
     cr_assert_eq(relay_drop_one(place.direct, "fill", &n), 0);
     cr_expect_eq(n, n_there - n_there / 2);

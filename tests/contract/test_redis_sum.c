@@ -529,6 +529,8 @@ Test(redis_sum_full, a_new_one_waits_for_room) {
     cr_expect(adding.took_ms >= 790 && adding.took_ms < 10000, "%lld ms",
               (long long)adding.took_ms);
     cr_expect_geq(place.proxied->counters.n_retries, 2);
+    cr_expect_eq(place.proxied->counters.n_waits, 1);
+    cr_expect_geq(place.proxied->counters.waited_ns, 790 * CLOCK_NS_PER_MS);
     added(place.direct, "more/r", 1, 2, LARGE, 0);
     expect_sum(place.direct, "more/r", 2, LARGE);
     place_close(&place);

@@ -140,6 +140,19 @@ FAULT_TEST(s3_busy, twenty_in_a_row) {
     cr_expect_eq(s3_fake_twice(fake), 0, "a signature was used again");
 }
 
+/* Busy is not full: only for room is it a wait. */
+FAULT_TEST(s3_busy, waits_for_room) {
+    cr_assert_eq(put_text(relay, "k/0", "text", 5000), 0, "%s", err_text());
+    rule("PUT", S3_FAKE_REFUSE, 503, "SlowDown", 1);
+    cr_assert_eq(put_text(relay, "k/1", "text", 20000), 0, "%s", err_text());
+    cr_expect_eq(relay->counters.n_waits, 0);
+    rule("PUT", S3_FAKE_REFUSE, 507, "Insufficient", 2);
+    cr_assert_eq(put_text(relay, "k/2", "text", 20000), 0, "%s", err_text());
+    cr_expect_eq(relay->counters.n_waits, 1);
+    cr_expect_gt(relay->counters.waited_ns, 0);
+    cr_expect_geq(relay->counters.n_retries, 3);
+}
+
 FAULT_TEST(s3_busy, the_deadline_ends_it) {
     int64_t begin_ns = clock_now_ns();
     rule("PUT", S3_FAKE_REFUSE, 503, "SlowDown", 0);
