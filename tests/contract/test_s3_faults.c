@@ -778,3 +778,36 @@ FAULT_TEST(s3_questions, few_an_object) {
     cr_log_info("%.2f requests for an object read", questions);
     cr_expect_lt(questions, 5, "%.2f requests for an object read", questions);
 }
+
+/* ---- a long run ---- */
+
+/* Some hundred steps, each written, read and, at the saves, removed as a job does it: behind each
+ * save the store holds as much as behind the first one. */
+FAULT_TEST(s3_books, a_long_run_leaves_no_more_than_a_short_one) {
+    enum { STEPS = 300, SAVE_EVERY = 20 };
+    char keys[SAVE_EVERY][32];
+    const char *prefixes[SAVE_EVERY];
+    for (int step = 0; step < STEPS; step++) {
+        char key[48];
+        int64_t n = 0;
+        int of_save = step % SAVE_EVERY;
+        snprintf(keys[of_save], sizeof keys[of_save], "run/t%d", step);
+        prefixes[of_save] = keys[of_save];
+        snprintf(key, sizeof key, "run/t%d/a.0-1.0", step);
+        cr_assert_eq(put_text(relay, key, "text", 20000), 0, "%s", err_text());
+        cr_assert_eq(put_text(relay, key, "text", 20000), 1, "%s", err_text());
+        cr_assert_eq(relay_note_put(relay, "run/n/h.0.0", key, strlen(key), 60000), 0, "%s",
+                     err_text());
+        expect_text(key, "text");
+        if (of_save < SAVE_EVERY - 1)
+            continue;
+        cr_expect_eq(s3_fake_objects(fake), SAVE_EVERY + 1, "%d at step %d", s3_fake_objects(fake),
+                     step);
+        cr_assert_eq(relay_drop(relay, prefixes, SAVE_EVERY, &n), 0, "%s", err_text());
+        cr_expect_eq(n, SAVE_EVERY);
+        cr_expect_eq(s3_fake_objects(fake), 1, "the note, and %d behind step %d",
+                     s3_fake_objects(fake) - 1, step);
+    }
+    cr_assert_eq(relay_drop_one(relay, "run", NULL), 0, "%s", err_text());
+    cr_expect_eq(s3_fake_objects(fake), 0);
+}
