@@ -398,8 +398,8 @@ static void end_outputs(Conductor *conductor) {
     char newest[ORDER_PATH_BYTES];
     conductor->result->resumable =
         training && checkpoint_latest(outputs_checkpoints(conductor->outputs), newest, NULL) >= 0;
-    if (training && conductor_tell_traffic(conductor, job->next_step) >= 0)
-        conductor_tell_own_traffic(conductor, job->next_step);
+    if (training)
+        conductor_tell_traffic(conductor, job->next_step, true);
     if (conductor->outputs)
         outputs_event(
             conductor->outputs, "finished", job->failure.text[0] ? job->failure.text : NULL,

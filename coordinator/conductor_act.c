@@ -391,7 +391,7 @@ static void store_ended(uv_work_t *work, int status) {
             conductor->result->saved_step = store->step;
         forget_parts(conductor, store->step);
         outputs_event(conductor->outputs, "saved", NULL, "\"step\":%lld", (long long)store->step);
-        conductor_tell_traffic(conductor, store->step);
+        conductor_tell_traffic(conductor, store->step, false);
         conductor_event(conductor, &event, NULL);
     }
     free(store);

@@ -84,8 +84,7 @@ typedef struct Conductor {
     atomic_bool stop_preparing;
     int n_working; /* jobs on libuv's thread pool */
     Store *stores; /* one at a time, in order; the first one is under way */
-    bool planned, finishing, closed;
-    bool measuring_told;
+    bool planned, finishing, closed, measuring_told;
     int64_t begin_ms, finish_ms;
     int64_t tick_ms, blind_until_ms; /* the last tick; nobody counts as silent before that */
 
@@ -145,8 +144,7 @@ void conductor_worker_ended(void *ctx, WorkerId worker, const WorkerResult *resu
 void conductor_show(Conductor *conductor);
 /* What the workers of a stage (-1: all) have moved, as far as they have told. */
 Traffic conductor_traffic(const Conductor *conductor, int32_t stage);
-/* An event for each stage about it; and at the end one about our own. */
-int conductor_tell_traffic(Conductor *conductor, int64_t step);
-int conductor_tell_own_traffic(Conductor *conductor, int64_t step);
+/* An event for each stage about it; at the end of a run also one about our own. */
+int conductor_tell_traffic(Conductor *conductor, int64_t step, bool end);
 
 #endif

@@ -48,16 +48,12 @@ static int tell_traffic(Conductor *conductor, int64_t step, int32_t stage, const
     return rc;
 }
 
-int conductor_tell_traffic(Conductor *conductor, int64_t step) {
+int conductor_tell_traffic(Conductor *conductor, int64_t step, bool end) {
     for (int32_t stage = 0; stage < conductor->order.plan.n_stages; stage++) {
         Traffic traffic = conductor_traffic(conductor, stage);
         TRY(tell_traffic(conductor, step, stage, &traffic));
     }
-    return 0;
-}
-
-int conductor_tell_own_traffic(Conductor *conductor, int64_t step) {
-    return tell_traffic(conductor, step, -1, &conductor->own);
+    return end ? tell_traffic(conductor, step, -1, &conductor->own) : 0;
 }
 
 static void check(Conductor *conductor, int rc) {
