@@ -211,6 +211,7 @@ static int measure_long(Doctor *doctor) {
 typedef struct Waiter {
     Doctor *doctor;
     int64_t came_ns[WAKE_ROUNDS];
+    int64_t get_ns[WAKE_ROUNDS]; /* how long the same takes without a wait, in the same moment */
     int n, rc;
     ErrNote failure;
 } Waiter;
@@ -223,19 +224,24 @@ static void *wait_main(void *arg) {
         Key key = key_of(waiter->doctor, 2, waiter->n);
         waiter->rc = relay_get(waiter->doctor->other, key.text, back, sizeof back,
                                clock_deadline_ms(OPERATION_MS), &bytes);
+        waiter->came_ns[waiter->n] = clock_now_ns();
+        if (waiter->rc >= 0)
+            waiter->rc = relay_get(waiter->doctor->other, key.text, back, sizeof back,
+                                   clock_deadline_ms(OPERATION_MS), &bytes);
         if (waiter->rc < 0)
             break;
-        waiter->came_ns[waiter->n] = clock_now_ns();
+        waiter->get_ns[waiter->n] = clock_now_ns() - waiter->came_ns[waiter->n];
     }
     err_copy(&waiter->failure);
     return NULL;
 }
 
-static void tell_wakes(Doctor *doctor, int64_t n_looks) {
+/* late_ns: how much later than a put and a get the waiting get came, a quarter of the times at the
+ * most; the rest is a busy machine's. */
+static void tell_wakes(Doctor *doctor, int64_t n_looks, int64_t late_ns) {
     DoctorReport *report = doctor->report;
     char value[160];
-    int64_t most_us = report->put.median_us + report->get.median_us + NOT_PUSHED_US;
-    report->pushes = n_looks == 0 && report->wake.median_us <= most_us;
+    report->pushes = n_looks == 0 && late_ns <= NOT_PUSHED_US * CLOCK_NS_PER_US;
     snprintf(value, sizeof value,
              "%s: a get that waits has the object %lld us (p99 %lld us) after "
              "its put begins",
@@ -258,7 +264,9 @@ static int measure_wakes(Doctor *doctor) {
     Waiter waiter = {.doctor = doctor};
     pthread_t thread;
     int64_t ns[WAKE_ROUNDS];
+    int64_t late_ns[WAKE_ROUNDS];
     int64_t begun_ns[WAKE_ROUNDS];
+    int64_t ended_ns[WAKE_ROUNDS];
     int64_t n_looks = doctor->other->counters.n_retries;
     int n = 0;
     int rc = 0;
@@ -268,6 +276,7 @@ static int measure_wakes(Doctor *doctor) {
         clock_sleep_until(clock_deadline_ms(WAKE_PAUSE_MS));
         begun_ns[n] = clock_now_ns();
         rc = put(doctor, key_of(doctor, 2, n), "wake", 4);
+        ended_ns[n] = clock_now_ns();
     }
     if (rc < 0)
         relay_interrupt(doctor->other, true);
@@ -275,10 +284,13 @@ static int measure_wakes(Doctor *doctor) {
     TRY(rc);
     if (waiter.rc < 0)
         return err_restore(&waiter.failure);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         ns[i] = waiter.came_ns[i] - begun_ns[i];
+        late_ns[i] = waiter.came_ns[i] - ended_ns[i] - waiter.get_ns[i];
+    }
     doctor->report->wake = times_of(ns, n);
-    tell_wakes(doctor, doctor->other->counters.n_retries - n_looks);
+    qsort(late_ns, (size_t)n, sizeof *late_ns, compare);
+    tell_wakes(doctor, doctor->other->counters.n_retries - n_looks, late_ns[n / 4]);
     return 0;
 }
 

@@ -209,7 +209,8 @@ Test(conductor, runs_a_job_to_its_end) {
     cr_expect_eq(count(events, "\"event\":\"saved\""), 4);
     cr_expect_eq(count(events, "\"event\":\"evaluated\""), 2);
     cr_expect_eq(count(events, "\"state\":\"done\""), 2);
-    cr_expect(strstr(read_out("metrics.csv"), ",0.5,0.75,0,0,0,0,0,0,0,0,0,0,0,0\n"));
+    cr_expect(strstr(read_out("metrics.csv"), ",0.5,0.75"
+                                              ",0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0\n"));
     cr_expect(strstr(read_out("metrics.jsonl"), "\"grad_norm\":2.449489742783178"), "sqrt(6)");
     cr_expect(strstr(read_out("logs/worker-1.1.1.log"), "fake worker 1.1 attempt 1"));
     char folder[160];
