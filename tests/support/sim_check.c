@@ -36,9 +36,9 @@ const char *sim_describe(const SimJob *job, char *out, size_t out_bytes) {
 
 int32_t sim_stride(void) {
 #if defined(__SANITIZE_THREAD__)
-    return sim_long() ? 1 : 19;
+    return sim_long() ? 1 : 37;
 #elif defined(__SANITIZE_ADDRESS__)
-    return sim_long() ? 1 : 11;
+    return sim_long() ? 1 : 19;
 #else
     return 1;
 #endif
