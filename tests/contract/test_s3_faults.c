@@ -677,7 +677,7 @@ static void *do_it(void *arg) {
     return NULL;
 }
 
-static void interrupted(bool puts, int64_t most_ms) {
+static int64_t interrupt_once(bool puts) {
     Doing doing = {.puts = puts};
     pthread_create(&doing.thread, NULL, do_it, &doing);
     clock_sleep_until(clock_deadline_ms(300));
@@ -688,7 +688,15 @@ static void interrupted(bool puts, int64_t most_ms) {
     err_restore(&doing.note);
     cr_expect_eq(doing.rc, ERR_CANCELLED, "%s", err_text());
     expect_sentence("'i/k'");
-    cr_expect_lt(doing.took_ms - begin_ms, most_ms);
+    return doing.took_ms - begin_ms;
+}
+
+/* Once in a few times, on a busy machine: what slept on would do so each time. */
+static void interrupted(bool puts, int64_t most_ms) {
+    int64_t took_ms = most_ms;
+    for (int i = 0; i < 4 && took_ms >= most_ms; i++)
+        took_ms = interrupt_once(puts);
+    cr_expect_lt(took_ms, most_ms);
 }
 
 FAULT_TEST(s3_interrupt, in_a_back_off) {
