@@ -26,8 +26,7 @@ typedef struct PlanRequest {
     int32_t hoist;   /* "prefetch": micro-batches that fetches run ahead */
     int32_t threads; /* per worker */
     char device[16], isa[32];
-    ReduceSpec
-        reduce; /* latency_us 0: to be measured where it decides; store_adds: the relay says */
+    ReduceSpec reduce; /* latency_us 0: measured where it decides; store_adds: the relay says */
 } PlanRequest;
 
 typedef struct JobConfig {

@@ -1,7 +1,6 @@
 /* Undisturbed runs that the tests of a program share, each in a process of its own. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,15 +19,10 @@ void e2e_references_begin(void) {
         fprintf(stderr, "no folder for references: each test makes its own\n");
 }
 
-static int remove_one(const char *path, const struct stat *about, int flag, struct FTW *ftw) {
-    (void)about, (void)flag, (void)ftw;
-    return remove(path);
-}
-
 void e2e_references_end(void) {
     const char *folder = getenv(VARIABLE);
     if (folder)
-        nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+        temp_remove(folder);
     unsetenv(VARIABLE);
 }
 
