@@ -89,11 +89,6 @@ void e2e_enter(void) {
               "no folder for the test");
 }
 
-static int remove_one(const char *path, const struct stat *about, int flag, struct FTW *ftw) {
-    (void)about, (void)flag, (void)ftw;
-    return remove(path);
-}
-
 void e2e_leave(void) {
     for (int i = 0; i < n_started; i++) {
         if (running[i] > 0) {
@@ -106,7 +101,7 @@ void e2e_leave(void) {
         kept[n_kept].release(kept[n_kept].thing);
     }
     if (folder[0] && chdir("/") == 0)
-        nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+        temp_remove(folder);
 }
 
 const char *e2e_path(const char *format, ...) {

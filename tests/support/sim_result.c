@@ -1,5 +1,4 @@
 /* Results of simulations: reading and comparing them. */
-#include <ftw.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 #include "core/err.h"
 #include "storage/safetensors.h"
 #include "tests/support/sim.h"
+#include "tests/support/temp.h"
 
 /* ---- reading ---- */
 
@@ -50,12 +50,6 @@ int sim_read_checkpoint(const Model *model, const char *directory, SimResult *ou
     return rc;
 }
 
-static int sim_folder_remove_one(const char *path, const struct stat *about, int flag,
-                                 struct FTW *ftw) {
-    (void)about, (void)flag, (void)ftw;
-    return remove(path);
-}
-
 void sim_result_done(SimResult *result) {
     for (int32_t p = 0; result->params != NULL && p < result->n_params; p++) {
         free(result->params[p]);
@@ -64,7 +58,7 @@ void sim_result_done(SimResult *result) {
     free(result->sizes);
     free(result->uses);
     if (result->store[0] != '\0') {
-        nftw(result->store, sim_folder_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+        temp_remove(result->store);
     }
     memset(result, 0, sizeof *result);
 }
