@@ -143,7 +143,12 @@ Test(redis_jobs, workers_die, .init = enter, .fini = leave) {
 static RedisServerProcess forgetful; /* its objects are gone with it */
 
 static void enter_demo(void) {
-    static const char *const keeps[] = {"--loadmodule", REDIS_SERVER_MODULE, "--appendonly", "yes",
+    static const char *const keeps[] = {"--loadmodule",
+                                        REDIS_SERVER_MODULE,
+                                        "--appendonly",
+                                        "yes",
+                                        "--appendfsync",
+                                        "always",
                                         NULL};
     static const char *const loses[] = {"--loadmodule", REDIS_SERVER_MODULE, NULL};
     begin(keeps);
@@ -215,7 +220,8 @@ Test(redis_jobs, nothing_is_left, .init = enter, .fini = leave) {
 /* ---- a server in trouble ---- */
 
 static void enter_with_file(void) {
-    static const char *const args[] = {"--requirepass", PASSWORD, "--appendonly", "yes", NULL};
+    static const char *const args[] = {
+        "--requirepass", PASSWORD, "--appendonly", "yes", "--appendfsync", "always", NULL};
     begin(args);
     cr_assert_eq(file_write("password", PASSWORD, strlen(PASSWORD)), 0);
 }
