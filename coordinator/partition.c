@@ -140,12 +140,25 @@ double partition_bottleneck(const double *times, const int32_t *ends, int32_t n_
 /* ---- near ties ---- */
 
 typedef struct Cheapest {
-    const double *sums, *costs;
+    const double *sums; /* of times, as layer_sums of layers' costs (n_layers + 1) */
+    const double *layer_sums, *cuts;
     const int32_t *replicas;
     int32_t n_layers;
     double limit;   /* of a stage's time */
     int32_t *queue; /* begins of the window, by rising cost (n_layers + 1) */
 } Cheapest;
+
+/* Of layers [0, end), were they all on this stage. */
+static double layers_cost(const Cheapest *cheapest, int32_t stage, int32_t end) {
+    int32_t n = cheapest->replicas ? cheapest->replicas[stage] : 1;
+    return n > 1 ? n * cheapest->layer_sums[end] : 0;
+}
+
+/* The least cost of what stands before a stage that begins there, less its own layers before. */
+static double cost_before(const Cheapest *cheapest, int32_t stage, const double *before,
+                          int32_t begin) {
+    return before[begin] + cheapest->cuts[begin] - layers_cost(cheapest, stage, begin);
+}
 
 /* after[e]: the least cost of layers [0, e) when one stage more, which begins at from[e], is put
  * behind layers [0, from[e]) of cost before[]. What may begin it is a window that moves with e. */
@@ -158,23 +171,28 @@ static void cheapest_stage(const Cheapest *cheapest, int32_t stage, const double
                                          cheapest->queue[head], end) > cheapest->limit)
             head++;
         int32_t begin = head < tail ? cheapest->queue[head] : 0;
-        after[end] = head < tail ? before[begin] + cheapest->costs[begin] : INFINITY;
+        after[end] = head < tail ? cost_before(cheapest, stage, before, begin) +
+                                       layers_cost(cheapest, stage, end)
+                                 : INFINITY;
         from[end] = begin;
         if (end == cheapest->n_layers || !isfinite(before[end]))
             continue;
-        double cost = before[end] + cheapest->costs[end];
+        double cost = cost_before(cheapest, stage, before, end);
         while (head < tail &&
-               before[cheapest->queue[tail - 1]] + cheapest->costs[cheapest->queue[tail - 1]] >
-                   cost)
+               cost_before(cheapest, stage, before, cheapest->queue[tail - 1]) > cost)
             tail--;
         cheapest->queue[tail++] = end;
     }
 }
 
-static double cost_of(const double *costs, const int32_t *ends, int32_t n_stages) {
+static double cost_of(const Cheapest *cheapest, const int32_t *ends, int32_t n_stages) {
     double cost = 0;
-    for (int32_t i = 0; i + 1 < n_stages; i++)
-        cost += costs[ends[i]];
+    int32_t begin = 0;
+    for (int32_t i = 0; i < n_stages; i++) {
+        cost += begin > 0 ? cheapest->cuts[begin] : 0;
+        cost += layers_cost(cheapest, i, ends[i]) - layers_cost(cheapest, i, begin);
+        begin = ends[i];
+    }
     return cost;
 }
 
@@ -183,13 +201,13 @@ static void cheapen(const Cheapest *cheapest, int32_t n_stages, double *least, i
     size_t width = (size_t)cheapest->n_layers + 1;
     for (int32_t end = 0; end <= cheapest->n_layers; end++) {
         double time = range_time(cheapest->sums, cheapest->replicas, 0, 0, end);
-        least[end] = end > 0 && time <= cheapest->limit ? 0 : INFINITY;
+        least[end] = end > 0 && time <= cheapest->limit ? layers_cost(cheapest, 0, end) : INFINITY;
     }
     for (int32_t stage = 1; stage < n_stages; stage++)
         cheapest_stage(cheapest, stage, least + (size_t)(stage - 1) * width,
                        least + (size_t)stage * width, from + (size_t)stage * width);
     int32_t end = cheapest->n_layers;
-    if (least[(size_t)n_stages * width - 1] >= cost_of(cheapest->costs, out_ends, n_stages))
+    if (least[(size_t)n_stages * width - 1] >= cost_of(cheapest, out_ends, n_stages))
         return;
     for (int32_t stage = n_stages - 1; stage > 0; stage--) {
         end = from[(size_t)stage * width + (size_t)end];
@@ -197,19 +215,22 @@ static void cheapen(const Cheapest *cheapest, int32_t n_stages, double *least, i
     }
 }
 
-int partition_cheapen(const double *times, const double *costs, int32_t n_layers, int32_t n_stages,
-                      const int32_t *replicas, double slack, int32_t *out_ends) {
+int partition_cheapen(const double *times, const PartitionCosts *costs, int32_t n_layers,
+                      int32_t n_stages, const int32_t *replicas, double slack, int32_t *out_ends) {
     size_t cells = ((size_t)n_layers + 1) * (size_t)n_stages;
-    double *sums = calloc((size_t)n_layers + 1, sizeof *sums);
+    double *sums = calloc(2 * ((size_t)n_layers + 1), sizeof *sums);
     int32_t *queue = calloc((size_t)n_layers + 1, sizeof *queue);
     double *least = calloc(cells, sizeof *least);
     int32_t *from = calloc(cells, sizeof *from);
+    double *layer_sums = sums ? sums + n_layers + 1 : NULL;
     int rc = sums && queue && least && from
                  ? 0
                  : err_set(ERR_MEMORY, "cutting %d layers into %d stages", n_layers, n_stages);
-    for (int32_t i = 0; rc == 0 && i < n_layers; i++)
+    for (int32_t i = 0; rc == 0 && i < n_layers; i++) {
         sums[i + 1] = sums[i] + times[i];
-    Cheapest cheapest = {sums, costs, replicas, n_layers, 0, queue};
+        layer_sums[i + 1] = layer_sums[i] + (costs->layers ? costs->layers[i] : 0);
+    }
+    Cheapest cheapest = {sums, layer_sums, costs->cuts, replicas, n_layers, 0, queue};
     cheapest.limit = (1 + slack) * partition_bottleneck(times, out_ends, n_stages, replicas);
     if (rc == 0)
         cheapen(&cheapest, n_stages, least, from, out_ends);

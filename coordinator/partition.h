@@ -13,11 +13,17 @@
  * ERR_ARGUMENT for a time that is negative or not finite. */
 int partition_balance(const double *times, int32_t n_layers, int32_t n_stages,
                       const int32_t *replicas, int32_t *out_ends);
+/* What a cut costs (>= 0, any unit): cuts[i] that of one in front of layer i, and layers[i] (NULL:
+ * nothing) that of layer i for each replica of a stage which has several. */
+typedef struct PartitionCosts {
+    const double *cuts, *layers;
+} PartitionCosts;
+
 /* Of the cuts whose largest stage time is at most 1 + slack times that of out_ends, which
  * partition_balance made of the same times, take one with the least cost, when it is less than that
- * of out_ends: costs[i] (>= 0) is that of a cut in front of layer i. O(n_stages * n_layers). */
-int partition_cheapen(const double *times, const double *costs, int32_t n_layers, int32_t n_stages,
-                      const int32_t *replicas, double slack, int32_t *out_ends);
+ * of out_ends. O(n_stages * n_layers). */
+int partition_cheapen(const double *times, const PartitionCosts *costs, int32_t n_layers,
+                      int32_t n_stages, const int32_t *replicas, double slack, int32_t *out_ends);
 /* The largest stage time of a cut. */
 double partition_bottleneck(const double *times, const int32_t *ends, int32_t n_stages,
                             const int32_t *replicas);

@@ -192,6 +192,71 @@ Test(plan, saves_before_the_relay_is_full) {
     config_done(&config);
 }
 
+/* The best balanced cut crosses wide layers. With less room in the relay the cut is the fastest
+ * that fits; with too little, none. */
+Test(plan, an_automatic_cut_leaves_the_relay_room) {
+    double times[10] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    const Profile profile = {10, times, times, "sse41"};
+    char limit[32] = "1GB";
+    const ConfigSet sets[] = {{"plan.stages", "2"},
+                              {"model.options.hidden", "[64, 256, 2048, 2048]"},
+                              {"data.eval", "null"},
+                              {"save.every_steps", "10"},
+                              {"limits.relay", limit}};
+    double slowest = 0;
+    int64_t held = INT64_MAX;
+    int n_cuts = 0;
+    for (;; n_cuts++) {
+        JobConfig config = load(sets, 5);
+        Plan plan;
+        int rc = plan_make(&config, &profile, &plan);
+        config_done(&config);
+        if (rc < 0) {
+            cr_expect_eq(rc, ERR_INFEASIBLE, "%s", err_text());
+            cr_expect(strstr(err_text(), "limits.relay"), "%s", err_text());
+            break;
+        }
+        double slow = plan.stage_us[plan.stage_us[1] > plan.stage_us[0]];
+        cr_expect_lt(plan.held_bytes, held);
+        cr_expect_gt(slow, slowest, "%g after %g", slow, slowest);
+        cr_assert_lt(n_cuts, 8);
+        slowest = slow;
+        held = plan.held_bytes;
+        snprintf(limit, sizeof limit, "%lldB", (long long)held - 1);
+        plan_done(&plan);
+    }
+    cr_expect_geq(n_cuts, 3, "%d cuts", n_cuts);
+}
+
+/* The demo's sizes, on machines of all kinds. */
+Test(plan, fits_the_relay_whatever_the_layers_take) {
+    static const char text[] =
+        "{\"version\": 1, \"name\": \"job\", \"model\": {\"zoo\": \"cnn\"},"
+        " \"data\": {\"train\": {\"kind\": \"generated\", \"samples\": 60000},"
+        "            \"eval\": {\"kind\": \"generated\", \"samples\": 10000}},"
+        " \"batch\": 64, \"micro_batch\": 16, \"steps\": 1500, \"save\": {\"every_steps\": 20},"
+        " \"plan\": {\"stages\": 3, \"replicas\": [1, 2, 1]},"
+        " \"update\": {\"kind\": \"sgd\", \"lr\": 0.1}}";
+    JobConfig config;
+    cr_assert_eq(config_parse("job.json", text, strlen(text), "/", NULL, 0, 0, &config), 0, "%s",
+                 err_text());
+    enum { MAX_LAYERS = 100, PROFILES = 300 };
+    double times[MAX_LAYERS];
+    const Profile profile = {config.order.model.n_layers, times, times, "sse41"};
+    cr_assert_leq(profile.n_layers, MAX_LAYERS);
+    uint32_t state = 1;
+    for (int i = 0; i < PROFILES; i++) {
+        for (int32_t k = 0; k < profile.n_layers; k++) {
+            state = state * 1664525 + 1013904223;
+            times[k] = 1 + (state >> 16) % 1000;
+        }
+        Plan plan;
+        cr_assert_eq(plan_make(&config, &profile, &plan), 0, "%d: %s", i, err_text());
+        plan_done(&plan);
+    }
+    config_done(&config);
+}
+
 Test(plan, json_reads_back) {
     static const ConfigSet sets[] = {{"plan.cut", "[2, 4]"}, {"plan.replicas", "[1, 3, 2]"}};
     double times[8] = {1, 2, 3, 4, 5, 6, 7, 8};

@@ -1,0 +1,171 @@
+/* Where a plan cuts the model. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/partition.h"
+#include "coordinator/plan_parts.h"
+#include "core/err.h"
+#include "core/stage.h"
+
+/* Times are measured: cuts as near as this to the best are alike, and the fewest bytes decide. */
+static const double PLAN_NEAR_TIE = 0.02;
+/* How finely a cut is looked for that leaves the relay room: up to 80 times slower, by 1/32nds. */
+enum { PLAN_MAX_DOUBLINGS = 12, PLAN_MAX_HALVINGS = 5 };
+
+static int layer_times(const Model *model, const Profile *profile, double **out_times) {
+    double *times = calloc((size_t)model->n_layers, sizeof *times);
+    if (!times)
+        return err_set(ERR_MEMORY, "the times of %d layers", model->n_layers);
+    for (int32_t i = 0; i < model->n_layers; i++) {
+        if (profile)
+            times[i] = profile->forward_us[i] + profile->backward_us[i];
+        else
+            times[i] = model_layer_forward_flops(model, i) + model_layer_backward_flops(model, i);
+    }
+    *out_times = times;
+    return 0;
+}
+
+static void sum_stages(const PlanSpec *spec, const double *times, double *stage_us) {
+    int32_t layer = 0;
+    for (int32_t stage = 0; stage < spec->n_stages; stage++) {
+        for (; layer < spec->ends[stage]; layer++)
+            stage_us[stage] += times[layer];
+    }
+}
+
+/* Bytes that a row makes cross a cut in front of each layer, there and back. */
+static int cut_bytes(const Model *model, double *out_bytes) {
+    int32_t *last = calloc((size_t)model->n_values, sizeof *last);
+    if (!last)
+        return err_set(ERR_MEMORY, "the cuts of %d layers", model->n_layers);
+    for (int32_t i = 0; i < model->n_layers; i++) {
+        for (int32_t k = 0; k < model->layers[i].n_inputs; k++)
+            last[model->layers[i].inputs[k]] = i;
+    }
+    /* First where the sum changes, then the sums. */
+    for (int32_t i = 0; i < model->n_layers; i++) {
+        const Value *value = &model->values[model->layers[i].output];
+        double bytes = 4.0 * (double)shape_elements(&value->shape) * (value->needs_grad ? 2 : 1);
+        if (last[model->layers[i].output] > i) {
+            out_bytes[i + 1] += bytes;
+            out_bytes[last[model->layers[i].output] + 1] -= bytes;
+        }
+    }
+    for (int32_t i = 1; i <= model->n_layers; i++)
+        out_bytes[i] += out_bytes[i - 1];
+    free(last);
+    return 0;
+}
+
+/* Bytes of each layer's gradients, as replicas publish them; of a tied parameter's where it is used
+ * first. */
+static int gradient_bytes(const Model *model, double *out_bytes) {
+    bool *counted = calloc((size_t)model->n_params + 1, sizeof *counted);
+    if (!counted)
+        return err_set(ERR_MEMORY, "the gradients of %d layers", model->n_layers);
+    for (int32_t i = 0; i < model->n_layers; i++) {
+        for (int32_t k = 0; k < model->layers[i].n_params; k++) {
+            int32_t param = model->layers[i].params[k];
+            if (!counted[param])
+                out_bytes[i] += (double)plan_weight_bytes(model, param);
+            counted[param] = true;
+        }
+    }
+    free(counted);
+    return 0;
+}
+
+/* ---- a balanced cut that fits ---- */
+
+typedef struct Balancing {
+    const JobConfig *config;
+    const double *times;
+    PartitionCosts costs; /* bytes of a step */
+    int32_t *best;        /* the balanced cut (n_stages) */
+    Plan *plan;           /* takes a cut */
+} Balancing;
+
+/* Take the cheapest cut that is so much slower than the best at most. ERR_INFEASIBLE: the relay
+ * would still hold too much. */
+static int take_cheapest(Balancing *it, double slack) {
+    const Model *model = &it->config->order.model;
+    PlanSpec *spec = &it->plan->spec;
+    memcpy(spec->ends, it->best, (size_t)spec->n_stages * sizeof *spec->ends);
+    TRY(partition_cheapen(it->times, &it->costs, model->n_layers, spec->n_stages, spec->replicas,
+                          slack, spec->ends));
+    return plan_fill_relay(it->config, it->plan);
+}
+
+/* The least slack with which the relay has room, nearly. With none: the balanced cut, which will be
+ * refused. */
+static int take_fitting(Balancing *it) {
+    double low = PLAN_NEAR_TIE;
+    double high = low;
+    int rc = take_cheapest(it, low);
+    for (int i = 0; rc == ERR_INFEASIBLE && i < PLAN_MAX_DOUBLINGS; i++) {
+        low = high;
+        high *= 2;
+        rc = take_cheapest(it, high);
+    }
+    if (rc == ERR_INFEASIBLE)
+        high = low = PLAN_NEAR_TIE;
+    for (int i = 0; high > low && i < PLAN_MAX_HALVINGS && (rc == 0 || rc == ERR_INFEASIBLE); i++) {
+        double middle = (low + high) / 2;
+        rc = take_cheapest(it, middle);
+        *(rc == 0 ? &high : &low) = middle;
+    }
+    if (rc == 0 || rc == ERR_INFEASIBLE)
+        rc = take_cheapest(it, high);
+    return rc == ERR_INFEASIBLE ? 0 : rc;
+}
+
+static int balance(const JobConfig *config, const double *times, Plan *plan) {
+    const Model *model = &config->order.model;
+    const PlanSpec *spec = &plan->spec;
+    const size_t n = (size_t)model->n_layers + 1;
+    double *bytes = calloc(2 * n, sizeof *bytes);
+    int32_t *best = calloc((size_t)spec->n_stages, sizeof *best);
+    int rc = bytes && best ? 0 : err_set(ERR_MEMORY, "cutting %d layers", model->n_layers);
+    TRY_DONE(rc);
+    TRY_DONE(partition_balance(times, model->n_layers, spec->n_stages, spec->replicas, best));
+    TRY_DONE(cut_bytes(model, bytes));
+    TRY_DONE(gradient_bytes(model, bytes + n));
+    for (size_t i = 0; i < n; i++)
+        bytes[i] *= (double)config->order.batch;
+    Balancing it = {config, times, {bytes, bytes + n}, best, plan};
+    TRY_DONE(take_fitting(&it));
+done:
+    free(bytes);
+    free(best);
+    return rc;
+}
+
+int plan_cut(const JobConfig *config, const Profile *profile, Plan *plan) {
+    const Model *model = &config->order.model;
+    PlanSpec *spec = &plan->spec;
+    const int32_t *given = config->plan.ends;
+    double *times = NULL;
+    if (profile && profile->n_layers == 0)
+        profile = NULL;
+    if (profile && profile->n_layers != model->n_layers)
+        return err_set(ERR_ARGUMENT, "the profile has %d layers, model '%s' has %d",
+                       profile->n_layers, model->name, model->n_layers);
+    int rc = layer_times(model, profile, &times);
+    if (rc >= 0 && given)
+        memcpy(spec->ends, given, (size_t)spec->n_stages * sizeof *given);
+    else if (rc >= 0)
+        rc = balance(config, times, plan);
+    plan->balance = given || spec->n_stages == 1 ? PLAN_GIVEN
+                    : profile                    ? PLAN_MEASURED
+                                                 : PLAN_FLOPS;
+    if (rc >= 0 && profile) {
+        plan->stage_us = calloc((size_t)spec->n_stages, sizeof *plan->stage_us);
+        if (plan->stage_us)
+            sum_stages(spec, times, plan->stage_us);
+        else
+            rc = err_set(ERR_MEMORY, "the times of %d stages", spec->n_stages);
+    }
+    free(times);
+    return rc < 0 ? rc : stage_check_cut(model, spec->ends, spec->n_stages);
+}
