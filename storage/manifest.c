@@ -12,7 +12,7 @@
 #include "core/json.h"
 #include "core/text.h"
 
-enum { HASH_CHUNK_BYTES = 1 << 20 };
+enum { HASH_CHUNK_BYTES = 1 << 16 };
 #define MANIFEST_MAX_BYTES ((size_t)16 << 20)
 
 static const char *const update_names[] = {[UPDATE_SGD] = "sgd", [UPDATE_ADAMW] = "adamw"};

@@ -16,20 +16,25 @@
 #include "storage/relay_survey.h"
 #include "storage/sum.h"
 
+typedef struct RelayMem {
+    Relay base;
+    RelayMemStore *store;
+    pthread_cond_t changed;
+    /* Under the store's lock: */
+    bool interrupted;
+    uint64_t awaited; /* while it waits: the hash of the key it waits for; ANY_KEY: any change */
+    struct RelayMem *next_waiting;
+} RelayMem;
+
 struct RelayMemStore {
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* an object came, was read or dropped; a sum went on or
-                               was dropped; a handle was interrupted */
     Table objects, sums, notes;
+    RelayMem *waiting; /* those who wait, each on its own condition: a put wakes whom it concerns */
     int window;
     int n_handles;
 };
 
-typedef struct RelayMem {
-    Relay base;
-    RelayMemStore *store;
-    bool interrupted; /* under the store's lock */
-} RelayMem;
+enum { ANY_KEY = 0 };
 
 /* ---- store ---- */
 
@@ -44,12 +49,7 @@ int relay_mem_store_open(RelayMemStore **out_store) {
         free(store);
         return ERR_MEMORY;
     }
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&store->lock, NULL);
-    pthread_cond_init(&store->changed, &attr);
-    pthread_condattr_destroy(&attr);
     *out_store = store;
     return 0;
 }
@@ -61,32 +61,52 @@ void relay_mem_store_close(RelayMemStore *store) {
     relay_mem_table_done(&store->objects);
     relay_mem_table_done(&store->sums);
     relay_mem_table_done(&store->notes);
-    pthread_cond_destroy(&store->changed);
     pthread_mutex_destroy(&store->lock);
     free(store);
+}
+
+/* Under the lock: something has changed about the keys of this hash; ANY_KEY: about all. */
+static void wake(RelayMemStore *store, uint64_t hash) {
+    for (RelayMem *mem = store->waiting; mem; mem = mem->next_waiting) {
+        if (hash == ANY_KEY || mem->awaited == ANY_KEY || mem->awaited == hash)
+            pthread_cond_signal(&mem->changed);
+    }
 }
 
 void relay_mem_store_window(RelayMemStore *store, int n) {
     pthread_mutex_lock(&store->lock);
     store->window = n;
-    pthread_cond_broadcast(&store->changed);
+    wake(store, ANY_KEY);
     pthread_mutex_unlock(&store->lock);
 }
 
-/* One wait for a change, under the lock. `what` and the key go into the errors. */
-static int wait_change(RelayMem *mem, const char *what, const char *key, int64_t deadline_ns) {
+static void leave_waiting(RelayMem *mem) {
+    RelayMem **at = &mem->store->waiting;
+    while (*at != mem)
+        at = &(*at)->next_waiting;
+    *at = mem->next_waiting;
+}
+
+/* One wait for a change, under the lock: about the keys of this hash, or any. `what` and the key go
+ * into the errors. */
+static int wait_change(RelayMem *mem, const char *what, const char *key, uint64_t hash,
+                       int64_t deadline_ns) {
     RelayMemStore *store = mem->store;
     if (mem->interrupted)
         return err_set(ERR_CANCELLED, "%s '%s' in the memory relay was interrupted", what, key);
-    if (deadline_ns == CLOCK_NEVER) {
-        pthread_cond_wait(&store->changed, &store->lock);
-        return 0;
-    }
-    if (clock_now_ns() >= deadline_ns)
+    if (deadline_ns != CLOCK_NEVER && clock_now_ns() >= deadline_ns)
         return err_set(ERR_TIMEOUT, "%s '%s' in the memory relay: the deadline passed", what, key);
-    struct timespec until = {.tv_sec = (time_t)(deadline_ns / CLOCK_NS_PER_S),
-                             .tv_nsec = (long)(deadline_ns % CLOCK_NS_PER_S)};
-    pthread_cond_timedwait(&store->changed, &store->lock, &until);
+    mem->awaited = hash;
+    mem->next_waiting = store->waiting;
+    store->waiting = mem;
+    if (deadline_ns == CLOCK_NEVER) {
+        pthread_cond_wait(&mem->changed, &store->lock);
+    } else {
+        struct timespec until = {.tv_sec = (time_t)(deadline_ns / CLOCK_NS_PER_S),
+                                 .tv_nsec = (long)(deadline_ns % CLOCK_NS_PER_S)};
+        pthread_cond_timedwait(&mem->changed, &store->lock, &until);
+    }
+    leave_waiting(mem);
     return 0;
 }
 
@@ -148,15 +168,15 @@ static int mem_put(Relay *relay, const char *key, const Slice *parts, int n_part
     pthread_mutex_lock(&store->lock);
     while (!relay_mem_table_find(&store->objects, key) && edge_full(store, key)) {
         waited = true;
-        TRY_DONE(wait_change(mem, "putting", key, deadline_ns));
+        TRY_DONE(wait_change(mem, "putting", key, ANY_KEY, deadline_ns));
     }
     if (relay_mem_table_find(&store->objects, key)) {
         rc = 1;
         goto done;
     }
     relay_mem_table_add(&store->objects, entry);
+    wake(store, entry->hash);
     entry = NULL;
-    pthread_cond_broadcast(&store->changed);
 done:
     pthread_mutex_unlock(&store->lock);
     relay->counters.n_waits += waited;
@@ -210,7 +230,7 @@ static int add_to_sum(RelayMemStore *store, const char *key, int index, int n, S
         relay_mem_table_add(&store->sums, entry);
     if (sum_complete(entry->sum))
         TRY(publish_sum(store, entry));
-    pthread_cond_broadcast(&store->changed);
+    wake(store, hash_text(key));
     return rc;
 }
 
@@ -228,7 +248,7 @@ static int mem_add(Relay *relay, const char *key, int index, int n, const Slice 
     int rc = add_to_sum(store, key, index, n, blob);
     relay->counters.n_waits += rc == ERR_FULL;
     while (rc == ERR_FULL) { /* wait for those before it */
-        TRY_DONE(wait_change(mem, "adding to", key, deadline_ns));
+        TRY_DONE(wait_change(mem, "adding to", key, hash_text(key), deadline_ns));
         rc = add_to_sum(store, key, index, n, blob);
     }
 done:
@@ -243,7 +263,7 @@ static int await(RelayMem *mem, const char *key, int64_t deadline_ns, Entry **ou
     Entry *entry = relay_mem_table_find(&mem->store->objects, key);
     mem->base.counters.n_waits += !entry;
     while (!entry) {
-        TRY(wait_change(mem, "getting", key, deadline_ns));
+        TRY(wait_change(mem, "getting", key, hash_text(key), deadline_ns));
         entry = relay_mem_table_find(&mem->store->objects, key);
     }
     *out_entry = entry;
@@ -263,7 +283,7 @@ static int mem_get(Relay *relay, const char *key, void *buf, size_t capacity, in
                      key, entry->bytes->bytes, capacity);
     if (rc >= 0) {
         if (!entry->read && store->window > 0)
-            pthread_cond_broadcast(&store->changed);
+            wake(store, ANY_KEY);
         entry->read = true;
         bytes = entry->bytes;
         bytes->n_refs++;
@@ -311,7 +331,7 @@ static int mem_drop(Relay *relay, const char *const *prefixes, int n_prefixes,
         relay_mem_table_drop(&store->objects, &set) + relay_mem_table_drop(&store->notes, &set);
     int64_t n_sums = relay_mem_table_drop(&store->sums, &set);
     if (store->window > 0 || n_sums > 0)
-        pthread_cond_broadcast(&store->changed);
+        wake(store, ANY_KEY);
     pthread_mutex_unlock(&store->lock);
     prefix_set_done(&set);
     return 0;
@@ -438,7 +458,7 @@ static void mem_interrupt(Relay *relay, bool on) {
     RelayMem *mem = (RelayMem *)relay;
     pthread_mutex_lock(&mem->store->lock);
     mem->interrupted = on;
-    pthread_cond_broadcast(&mem->store->changed);
+    pthread_cond_signal(&mem->changed);
     pthread_mutex_unlock(&mem->store->lock);
 }
 
@@ -447,6 +467,7 @@ static void mem_close(Relay *relay) {
     pthread_mutex_lock(&mem->store->lock);
     mem->store->n_handles--;
     pthread_mutex_unlock(&mem->store->lock);
+    pthread_cond_destroy(&mem->changed);
     free(mem);
 }
 
@@ -469,6 +490,11 @@ int relay_mem_open(RelayMemStore *store, Relay **out_relay) {
         return err_set(ERR_MEMORY, "a handle of the memory relay");
     mem->base.ops = &ops;
     mem->store = store;
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&mem->changed, &attr);
+    pthread_condattr_destroy(&attr);
     pthread_mutex_lock(&store->lock);
     store->n_handles++;
     pthread_mutex_unlock(&store->lock);

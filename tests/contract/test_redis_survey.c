@@ -180,8 +180,8 @@ static const struct {
      "less than 64 MiB are free"},
     {"", 0, "memory", "not known", NULL},
     {"", 0, "clock_skew", "ms", NULL},
-    {"", 60, "clock_skew", "59", "set both by NTP"},
-    {"", -60, "clock_skew", "-60", "set both by NTP"},
+    {"", 600, "clock_skew", "59", "set both by NTP"},
+    {"", -600, "clock_skew", "-60", "set both by NTP"},
     {"", 0, "tls", "none", NULL},
 };
 

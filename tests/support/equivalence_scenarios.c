@@ -147,7 +147,7 @@ int equivalence_replicas_agree_after_many_steps(char *why, size_t why_bytes) {
                  {"cnn", 2, sim_difference},
                  {"cnn", 12, sim_model_difference}};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        for (int32_t replicas = 2; replicas <= 4; replicas++) {
+        for (int32_t replicas = 2; replicas <= (sim_stride() > 1 ? 2 : 4); replicas++) {
             SimJob job;
             SimResult oracle;
             TRY(open_job(&job, table[i].model, table[i].n_steps, why, why_bytes));
@@ -167,7 +167,9 @@ int equivalence_replicas_agree_after_many_steps(char *why, size_t why_bytes) {
 int equivalence_more_replicas_than_micro_batches(char *why, size_t why_bytes) {
     static const int32_t replicas[][3] = {{3, 1, 1}, {1, 3, 1}, {1, 1, 3}, {4, 3, 5}};
     static const char *const models[] = {"mlp", "cnn", "tiny_gpt"};
-    for (size_t i = 0; i < 3 * sizeof replicas / sizeof replicas[0]; i++) {
+    for (size_t i = 0; i<3 * sizeof replicas / sizeof replicas[0]; i += sim_stride()> 1
+                           ? 5
+                           : 1) { /* each of the models, or all */
         SimJob job;
         SimResult oracle;
         TRY(open_job(&job, models[i % 3], 6, why, why_bytes));
@@ -282,7 +284,7 @@ static int cut_at_random(const char *model, char *why, size_t why_bytes) {
     SimJob job;
     SimResult oracle;
     uint64_t state = 5;
-    const int32_t n_cuts = sim_long() ? 300 : 15;
+    const int32_t n_cuts = sim_long() ? 300 : sim_stride() > 1 ? 3 : 15;
     TRY(open_cut_job(&job, model, why, why_bytes));
     TRY(sim_check_oracle(&job, &oracle, why, why_bytes));
     for (int32_t i = 0; i < n_cuts; i++) {

@@ -156,12 +156,16 @@ int kill_replicas_at_each_instruction_of_an_evaluation(char *why, size_t why_byt
 int kill_at_every_step(char *why, size_t why_bytes) {
     KillRig rig;
     TRY(rig_init(&rig, "mlp", 3, why, why_bytes));
+    int32_t n_kills = 0;
     TRY(rig_run(&rig, why, why_bytes));
     for (int32_t w = 0; w < rig.n_workers; w++) {
         for (int64_t step = 0; step < N_STEPS; step++) {
             const int32_t n = rig.workers[w].n_train;
             const int32_t instrs[] = {0, n / 2 + (int32_t)step % 3, n - 1};
             for (int i = 0; i < 3; i++) {
+                if (n_kills++ % sim_stride() != 0) {
+                    continue;
+                }
                 SimKill kill = rig_kill(&rig, w, 1, step, instrs[i]);
                 TRY(check_kills(&rig, &kill, 1, 1, why, why_bytes));
             }
@@ -178,7 +182,7 @@ int kill_before_the_first_checkpoint(char *why, size_t why_bytes) {
     rig.job.order.save_every = 0;
     TRY(rig_run(&rig, why, why_bytes));
     for (int32_t w = 0; w < rig.n_workers; w++) {
-        for (int32_t i = 0; i < rig.workers[w].n_train; i += 3) {
+        for (int32_t i = 0; i < rig.workers[w].n_train; i += 3 * sim_stride()) {
             SimKill kill = rig_kill(&rig, w, 1, 4, i);
             TRY(check_kills(&rig, &kill, 1, 1, why, why_bytes));
         }
@@ -227,7 +231,7 @@ int kill_workers_at_different_steps(char *why, size_t why_bytes) {
     KillRig rig;
     TRY(rig_init(&rig, "mlp", 4, why, why_bytes));
     TRY(rig_run(&rig, why, why_bytes));
-    for (int64_t i = 0; i < N_STEPS * N_STEPS; i++) {
+    for (int64_t i = 0; i < N_STEPS * N_STEPS; i += sim_stride()) {
         const SimKill kills[] = {rig_kill(&rig, 0, 1, i % N_STEPS, (int32_t)i % 7),
                                  rig_kill(&rig, 2, 1, i / N_STEPS, (int32_t)i % 11),
                                  rig_kill(&rig, 3, 1, (i + 2) % N_STEPS, (int32_t)i % 5)};
@@ -273,7 +277,7 @@ int kill_again_in_the_next_attempts(char *why, size_t why_bytes) {
     TRY(rig_run(&rig, why, why_bytes));
     for (int32_t w = 0; w < rig.n_workers; w++) {
         const int32_t n = rig.workers[w].n_train;
-        for (int32_t i = 0; i < n; i += sim_long() ? 1 : 2) {
+        for (int32_t i = 0; i < n; i += sim_long() ? 1 : 2 * sim_stride()) {
             const SimKill same[] = {rig_kill(&rig, w, 1, 3, i), rig_kill(&rig, w, 2, 3, i),
                                     rig_kill(&rig, w, 3, 3, i)};
             const SimKill later[] = {rig_kill(&rig, w, 1, 3, i), rig_kill(&rig, w, 2, 2, n - 1 - i),
@@ -331,7 +335,12 @@ int kill_restarted_middle_stage_uses_each_micro_batch_once(char *why, size_t why
 
 /* ---- decisions ---- */
 
-enum { LONG_STEPS = 120, CONTROL_STEP = 10 };
+enum { CONTROL_STEP = 10 };
+
+/* So many that the run goes on behind the note. */
+static int32_t long_steps(void) {
+    return sim_stride() > 1 ? 40 : 120;
+}
 
 /* Many short steps, saved each, and a control note that is gone soon; the leader's heart beats
  * quickly enough to read it. */
@@ -339,7 +348,7 @@ static int rig_init_control(KillRig *rig, char *why, size_t why_bytes) {
     TRY(rig_init(rig, "mlp", 3, why, why_bytes));
     rig->job.order.plan.replicas[2] = 2;
     rig->job.order.heartbeat_ms = 2;
-    sim_job_steps(&rig->job, LONG_STEPS, 1);
+    sim_job_steps(&rig->job, long_steps(), 1);
     return rig_run(rig, why, why_bytes);
 }
 
@@ -414,7 +423,7 @@ int kill_leader_that_decided_to_save(char *why, size_t why_bytes) {
                                   .control_step = CONTROL_STEP,
                                   .control_ms = 5};
         TRY(sim_check_run(&rig.job, &faults, &result, why, why_bytes));
-        EXPECT(result.n_steps == LONG_STEPS && !result.stopped, "%d steps", result.n_steps);
+        EXPECT(result.n_steps == long_steps() && !result.stopped, "%d steps", result.n_steps);
         TRY(check_stopped(&rig, &result, why, why_bytes));
         n_saved += result.n_saves > 1 && result.n_restarts > 0;
         sim_result_done(&result);

@@ -267,7 +267,7 @@ int relay_fault_several_faults_at_once(char *why, size_t why_bytes) {
     FaultRig rig;
     uint64_t state = 23;
     TRY(rig_init(&rig, NULL, why, why_bytes));
-    for (int i = 0; i < (sim_long() ? 500 : 20); i++) {
+    for (int i = 0; i < (sim_long() ? 500 : sim_stride() > 1 ? 4 : 20); i++) {
         SimFault some[MAX_FAULTS];
         for (int32_t f = 0; f < MAX_FAULTS; f++) {
             some[f] = draw_fault(&rig, &state);
@@ -283,7 +283,7 @@ int relay_fault_faults_and_kills_together(char *why, size_t why_bytes) {
     FaultRig rig;
     uint64_t state = 29;
     TRY(rig_init(&rig, NULL, why, why_bytes));
-    for (int i = 0; i < (sim_long() ? 500 : 20); i++) {
+    for (int i = 0; i < (sim_long() ? 500 : sim_stride() > 1 ? 4 : 20); i++) {
         SimFault some[MAX_FAULTS / 2];
         for (int32_t f = 0; f < MAX_FAULTS / 2; f++) {
             some[f] = draw_fault(&rig, &state);

@@ -46,7 +46,7 @@ int32_t sim_stride(void) {
 
 int32_t sim_times(int32_t n) {
     int32_t times = n / sim_stride();
-    return sim_long() ? 500 : times < 4 ? 4 : times;
+    return sim_long() ? 500 : times < 2 ? 2 : times;
 }
 
 /* Put "the job: words" into why, and be done with the result. */

@@ -9,7 +9,7 @@
 #include "storage/blob.h"
 #include "tests/support/sim_internal.h"
 
-enum { SIM_BLOB_BYTES = 1 << 20, SIM_COUNTS = 4 };
+enum { SIM_BLOB_BYTES = 1 << 16, SIM_COUNTS = 4 };
 
 /* An exchange object as it was read. */
 struct SimBlob {
