@@ -4,8 +4,8 @@
 packages_build="build-essential cmake ninja-build pkg-config libuv1-dev libcjson-dev libxxhash-dev
  zlib1g-dev libdnnl-dev libhiredis-dev libssl-dev libcurl4-openssl-dev"
 packages_data="dataset-fashion-mnist"
-packages_test="libcriterion-dev clang clang-format clang-tidy libclang-rt-14-dev libomp-dev python3 locales redis-server openssl
- radosgw ceph-mon ceph-osd ceph-common"
+packages_test="libcriterion-dev clang clang-format clang-tidy libclang-rt-14-dev libomp-dev python3 locales"
+packages_test_servers="redis-server openssl radosgw ceph-mon ceph-osd ceph-common"
 packages_test_long="swift-proxy swift-account swift-container swift-object"
 packages_bench_step="python3-torch libopenblas0-openmp"
 packages_bench_redis="redis-server iproute2"

@@ -143,19 +143,26 @@ int64_t redis_server_ask(int port, const char *lines) {
     return -1;
 }
 
+/* Made once for all tests of a build, while they are fresh: one of them is valid for five days. */
 int redis_server_certificates(const char *folder) {
+    static const char text[] =
+        "set -e; exec 2>/dev/null; to=$(realpath '%s'); mkdir -p '%s'; cd '%s'; exec 9>lock; flock "
+        "9; "
+        "key() { openssl ecparam -name prime256v1 -genkey -noout -out \"$1\".key; }; "
+        "issue() { key \"$1\"; openssl req -new -key \"$1\".key -subj \"/CN=$1\" | "
+        "openssl x509 -req -CA ca.crt -CAkey ca.key -CAcreateserial -days ${2:-3650} "
+        "-extfile \"$1\".ext -out \"$1\".crt; }; "
+        "if [ -z \"$(find made -mmin -600)\" ]; then "
+        "key ca; openssl req -x509 -new -key ca.key -subj /CN=ca -days 3650 -out ca.crt; "
+        "echo subjectAltName=DNS:localhost,IP:127.0.0.1 >server.ext; "
+        "echo subjectAltName=DNS:elsewhere.example >other.ext; "
+        "echo subjectAltName=DNS:client >client.ext; cp server.ext soon.ext; "
+        "issue server; issue other; issue client; issue soon 5; "
+        "test -s soon.crt; touch made; fi; cp *.crt *.key \"$to\"";
+    static const char made[] = FUNCPIPE_BINARY_DIR "/certificates";
     char command[2048];
-    snprintf(command, sizeof command,
-             "cd '%s' && exec 2>/dev/null && "
-             "key() { openssl ecparam -name prime256v1 -genkey -noout -out \"$1\".key; } && "
-             "key ca && openssl req -x509 -new -key ca.key -subj /CN=ca -days 3650 -out ca.crt && "
-             "issue() { key \"$1\" && openssl req -new -key \"$1\".key -subj \"/CN=$1\" | "
-             "openssl x509 -req -CA ca.crt -CAkey ca.key -CAcreateserial -days ${2:-3650} "
-             "-extfile \"$1\".ext -out \"$1\".crt; } && "
-             "echo subjectAltName=DNS:localhost,IP:127.0.0.1 >server.ext && "
-             "echo subjectAltName=DNS:elsewhere.example >other.ext && "
-             "echo subjectAltName=DNS:client >client.ext && cp server.ext soon.ext && "
-             "issue server && issue other && issue client && issue soon 5",
-             folder);
-    return system(command) == 0 ? 0 : err_set(ERR_UNSUPPORTED, "openssl made no certificates");
+    int n = snprintf(command, sizeof command, text, folder, made, made);
+    return n < (int)sizeof command && system(command) == 0
+               ? 0
+               : err_set(ERR_UNSUPPORTED, "openssl made no certificates");
 }

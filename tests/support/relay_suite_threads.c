@@ -463,7 +463,7 @@ bool relay_suite_notes_never_half(RelayRig *rig) {
 
 /* ---- killed writer ---- */
 
-enum { KILLED_BYTES = 48 << 20 };
+enum { KILLED_BYTES = 16 << 20 };
 
 /* In the child: never returns. Says through the pipe that the put begins. */
 static void put_until_killed(RelayRig *rig, const char *key, const char *data, int pipe_fd) {
