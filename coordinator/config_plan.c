@@ -235,16 +235,19 @@ static int parse_reduce(JsonObject *plan, ReduceSpec *spec) {
     JsonObject object;
     int form = REDUCE_AUTO;
     int wire = REDUCE_F32;
-    *spec = (ReduceSpec){.chunk_bytes = REDUCE_CHUNK_BYTES,
-                         .rate_bytes_per_s = REDUCE_RATE_BYTES_PER_S};
+    *spec = (ReduceSpec){.rate_bytes_per_s = REDUCE_RATE_BYTES_PER_S};
     int present = json_opt(plan, "reduce", &value, path);
-    if (present <= 0)
+    if (present <= 0) {
+        spec->chunk_bytes = reduction_chunk_bytes(spec);
         return present;
+    }
     TRY(json_object(value, path, &object));
     TRY(json_opt_choice(&object, "form", reduction_form_names, REDUCE_N_FORMS, &form));
     TRY(json_opt_choice(&object, "wire", reduction_wire_names, REDUCE_N_WIRES, &wire));
-    TRY(json_opt_bytes(&object, "chunk", &spec->chunk_bytes));
-    if (spec->chunk_bytes < REDUCE_LEAST_CHUNK_BYTES || spec->chunk_bytes > REDUCE_MAX_CHUNK_BYTES)
+    int chunk = json_opt_bytes(&object, "chunk", &spec->chunk_bytes);
+    TRY(chunk);
+    if (chunk > 0 && (spec->chunk_bytes < REDUCE_LEAST_CHUNK_BYTES ||
+                      spec->chunk_bytes > REDUCE_MAX_CHUNK_BYTES))
         return err_set(ERR_ARGUMENT, "%s.chunk: %lld bytes, expected 4KiB to 64MiB", path,
                        (long long)spec->chunk_bytes);
     TRY(json_opt_i64(&object, "latency_us", 1, INT32_MAX, &spec->latency_us));
@@ -260,6 +263,7 @@ static int parse_reduce(JsonObject *plan, ReduceSpec *spec) {
                        path);
     spec->form = (ReduceForm)form;
     spec->wire = (ReduceWire)wire;
+    spec->chunk_bytes = reduction_chunk_bytes(spec);
     return json_end(&object);
 }
 

@@ -4,18 +4,25 @@
 
 /* What is taken for granted where nothing was measured: a store in the same data centre. */
 enum { TYPICAL_LATENCY_US = 1000 };
+enum { CHUNK_LATENCIES = 5, CHUNK_LEAST_BYTES = 64 << 10, CHUNK_MOST_BYTES = REDUCE_CHUNK_BYTES };
 
 const char *const reduction_form_names[REDUCE_N_FORMS] = {"auto", "whole", "chunked", "in_store"};
 const char *const reduction_wire_names[REDUCE_N_WIRES] = {"f32", "bf16"};
+
+static double latency_of(const ReduceSpec *spec) { /* in seconds */
+    return (double)(spec->latency_us > 0 ? spec->latency_us : TYPICAL_LATENCY_US) / 1e6;
+}
+
+static double rate_of(const ReduceSpec *spec) { /* in bytes a second */
+    return (double)(spec->rate_bytes_per_s > 0 ? spec->rate_bytes_per_s : REDUCE_RATE_BYTES_PER_S);
+}
 
 /* The times of the header. */
 static double seconds_of(const ReduceSpec *spec, ReduceForm form, int64_t bytes,
                          int32_t n_holders) {
     double n = n_holders;
-    double latency = (double)(spec->latency_us > 0 ? spec->latency_us : TYPICAL_LATENCY_US) / 1e6;
-    double rate =
-        (double)(spec->rate_bytes_per_s > 0 ? spec->rate_bytes_per_s : REDUCE_RATE_BYTES_PER_S);
-    double seconds = (double)bytes / rate;
+    double latency = latency_of(spec);
+    double seconds = (double)bytes / rate_of(spec);
     switch (form) {
     case REDUCE_WHOLE:
         return 2 * latency + seconds * (n - 1);
@@ -38,6 +45,15 @@ ReduceForm reduction_choose(const ReduceSpec *spec, int64_t bytes, int32_t n_hol
             best = (ReduceForm)form;
     }
     return best;
+}
+
+int64_t reduction_chunk_bytes(const ReduceSpec *spec) {
+    double bytes = CHUNK_LATENCIES * latency_of(spec) * rate_of(spec);
+    if (spec->chunk_bytes > 0)
+        return spec->chunk_bytes;
+    if (bytes >= CHUNK_MOST_BYTES)
+        return CHUNK_MOST_BYTES;
+    return bytes <= CHUNK_LEAST_BYTES ? CHUNK_LEAST_BYTES : (int64_t)bytes;
 }
 
 uint16_t reduction_to_bf16(float value) {

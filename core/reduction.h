@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define REDUCE_CHUNK_BYTES (INT64_C(256) << 10)
+#define REDUCE_CHUNK_BYTES (INT64_C(256) << 10) /* without any spec */
 #define REDUCE_LEAST_CHUNK_BYTES (INT64_C(4) << 10)
 #define REDUCE_MAX_CHUNK_BYTES (INT64_C(64) << 20)
 /* What is taken for granted of a link: a store in the same data centre. */
@@ -48,7 +48,7 @@ typedef enum ReduceWire {
 typedef struct ReduceSpec { /* one for all workers of a job: they must agree */
     ReduceForm form;
     ReduceWire wire;
-    int64_t chunk_bytes;      /* the largest object; 0: REDUCE_CHUNK_BYTES */
+    int64_t chunk_bytes;      /* the largest object; 0: reduction_chunk_bytes */
     int64_t latency_us;       /* of a request; 0: not known, some 1000 */
     int64_t rate_bytes_per_s; /* of a worker's link, each way; 0: REDUCE_RATE_BYTES_PER_S */
     bool store_adds;          /* relay_adds */
@@ -60,6 +60,11 @@ extern const char *const reduction_wire_names[REDUCE_N_WIRES]; /* "f32", "bf16" 
 /* The form for a vector of `bytes` (on the wire) and so many holders: the spec's, or the one with
  * the smallest of the times above. Never AUTO. A 16-bit wire is not summed in the store. */
 ReduceForm reduction_choose(const ReduceSpec *spec, int64_t bytes, int32_t n_holders);
+
+/* The largest object: the spec's, or what the link moves in five times a request's latency, so that
+ * moving it counts for more than asking; 64 to 256 KiB. More would only make each sum come later
+ * and in fewer, larger pieces that servers share less evenly. */
+int64_t reduction_chunk_bytes(const ReduceSpec *spec);
 
 /* float -> bf16, to nearest and to even; NaN stays one. And back. */
 uint16_t reduction_to_bf16(float value);

@@ -1,11 +1,16 @@
 #include "worker/exchange.h"
 
-#include <math.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/err.h"
+#include "worker/adding.h"
+
+/* How far a worker sends ahead of the sums it has: enough for all its threads, each in the middle
+ * of something, and for several servers. */
+enum { WINDOW_CHUNKS = 32, WINDOW_LEAST_BUCKETS = 4 };
 
 typedef enum ExchangeOp {
     EXCHANGE_PUT,
@@ -36,11 +41,15 @@ typedef struct ExchangeChunk {
     char *sum;                 /* the sum's blob */
     _Atomic int32_t n_missing; /* of others' contributions */
     ExchangeTask *puts, *gets, *sum_task; /* (n_own), (others), one or NULL */
+    int32_t bucket;
 } ExchangeChunk;
 
 typedef struct ExchangeBucket { /* goes its way when all below `end` is final */
     int64_t end;
     int32_t first_chunk, end_chunk;
+    /* Under the exchange's lock: */
+    int32_t n_unsent;   /* own contributions on their way */
+    int32_t n_unsummed; /* chunks whose sum is not here */
 } ExchangeBucket;
 
 struct Exchange {
@@ -54,7 +63,11 @@ struct Exchange {
     int32_t n_buckets, n_chunks;
     ExchangeBucket *buckets; /* (n_buckets) */
     ExchangeChunk *chunks;   /* ascending */
-    int32_t n_started;       /* buckets that have gone their way in this step */
+    pthread_mutex_t lock;    /* of how far this step is: */
+    int32_t n_final;         /* buckets that are final */
+    int32_t n_started;       /* buckets that have gone their way */
+    int32_t n_sent;          /* buckets whose own contributions are in the store */
+    int32_t n_summed;        /* buckets whose sum is here */
     char *memory;
     ExchangeTask *tasks;
     int32_t n_tasks;
@@ -64,41 +77,6 @@ struct Exchange {
     float *residual_sum; /* (n_floats) the same of sums made here */
     float *sums;         /* (n_floats) what came, as floats */
 };
-
-/* ---- loops ---- */
-
-enum { LOOP = 16 }; /* what a compiler turns into vectors */
-
-static void add_floats(float *restrict sum, const float *restrict from, int64_t n) {
-    int64_t i = 0;
-    for (; i + LOOP <= n; i += LOOP) {
-        for (int k = 0; k < LOOP; k++) {
-            sum[i + k] += from[i + k];
-        }
-    }
-    for (; i < n; i++) {
-        sum[i] += from[i];
-    }
-}
-
-static void add_halves(float *restrict sum, const uint16_t *restrict from, int64_t n, bool first) {
-    for (int64_t i = 0; i < n; i++) {
-        float value = reduction_from_bf16(from[i]);
-        sum[i] = first ? value : sum[i] + value;
-    }
-}
-
-/* to = exact + residual, rounded; residual = what that took away (nothing of what is not finite).
- */
-static void round_floats(uint16_t *restrict to, const float *restrict exact,
-                         float *restrict residual, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        float value = exact[i] + residual[i];
-        to[i] = reduction_to_bf16(value);
-        float lost = value - reduction_from_bf16(to[i]);
-        residual[i] = isfinite(lost) ? lost : 0.0F;
-    }
-}
 
 /* ---- where things lie ---- */
 
@@ -156,11 +134,11 @@ static void add_up(Exchange *exchange, ExchangeChunk *chunk, const KeySpace *spa
         const char *blob = number >= 0 ? own_blob(chunk, number) : in_blob(chunk, m);
         const void *from = blob + chunk->offset;
         if (is_half(exchange)) {
-            add_halves(sum, from, chunk->n, m == 0);
+            adding_halves(sum, from, chunk->n, m == 0);
         } else if (m == 0) {
             memcpy(sum, from, (size_t)chunk->n * sizeof(float));
         } else {
-            add_floats(sum, from, chunk->n);
+            adding_floats(sum, from, chunk->n);
         }
     }
     if (chunk->sum_task == NULL) {
@@ -168,8 +146,8 @@ static void add_up(Exchange *exchange, ExchangeChunk *chunk, const KeySpace *spa
     }
     if (is_half(exchange)) { /* all take what is sent, the sender too */
         uint16_t *halves = (uint16_t *)(void *)(chunk->sum + chunk->sum_offset);
-        round_floats(halves, sum, exchange->residual_sum + chunk->first, chunk->n);
-        add_halves(sum, halves, chunk->n, true);
+        adding_round(halves, sum, exchange->residual_sum + chunk->first, chunk->n);
+        adding_halves(sum, halves, chunk->n, true);
     }
     /* All others wait for it, some of them while contributions lie there unread. */
     const Key key = task_key(exchange, chunk->sum_task, space);
@@ -183,12 +161,16 @@ static int get_sum(Exchange *exchange, ExchangeChunk *chunk, Fetch *fetch, Key k
     FetchPeer peer = chunk->holder >= 0 ? exchange->holders[chunk->holder] : nobody;
     TRY(fetch_get(fetch, key, peer, &blob, bytes));
     if (is_half(exchange)) {
-        add_halves(exchange->sums + chunk->first,
-                   (const uint16_t *)(const void *)(chunk->sum + chunk->sum_offset), chunk->n,
-                   true);
+        adding_halves(exchange->sums + chunk->first,
+                      (const uint16_t *)(const void *)(chunk->sum + chunk->sum_offset), chunk->n,
+                      true);
     }
     return 0;
 }
+
+/* An own contribution is in the store; a chunk's sum is here: the next buckets may go their way. */
+static void have_sent(Exchange *exchange, const ExchangeChunk *chunk);
+static void have_sum(Exchange *exchange, const ExchangeChunk *chunk);
 
 static int exchange_run(Transfer *transfer, Fetch *fetch, int64_t *bytes) {
     ExchangeTask *task = (ExchangeTask *)transfer;
@@ -199,23 +181,30 @@ static int exchange_run(Transfer *transfer, Fetch *fetch, int64_t *bytes) {
     switch (task->op) {
     case EXCHANGE_PUT:
         blob = part_blob(chunk, own_blob(chunk, task->member));
-        return fetch_put(fetch, key, &blob, bytes);
+        TRY(fetch_put(fetch, key, &blob, bytes));
+        have_sent(exchange, chunk);
+        return 0;
     case EXCHANGE_ADD:
         blob = part_blob(chunk, own_blob(chunk, task->member));
-        return fetch_add(fetch, key, exchange->own[task->member], exchange->setup.n_members, &blob,
-                         bytes);
+        TRY(fetch_add(fetch, key, exchange->own[task->member], exchange->setup.n_members, &blob,
+                      bytes));
+        have_sent(exchange, chunk);
+        return 0;
     case EXCHANGE_GET:
         blob = part_blob(chunk, in_blob(chunk, task->member));
         TRY(fetch_get(fetch, key, exchange->members[task->member], &blob, bytes));
         if (atomic_fetch_sub(&chunk->n_missing, 1) == 1) {
             add_up(exchange, chunk, &fetch->space);
+            have_sum(exchange, chunk);
         }
         return 0;
     case EXCHANGE_PUT_SUM:
         return fetch_put(fetch, key, &blob, bytes);
     case EXCHANGE_GET_SUM:
     default:
-        return get_sum(exchange, chunk, fetch, key, bytes);
+        TRY(get_sum(exchange, chunk, fetch, key, bytes));
+        have_sum(exchange, chunk);
+        return 0;
     }
 }
 
@@ -229,8 +218,7 @@ static int64_t ceil_div(int64_t a, int64_t b) {
 static int cut_vector(Exchange *exchange) {
     const ExchangeSetup *setup = &exchange->setup;
     const int64_t element = is_half(exchange) ? 2 : 4;
-    const int64_t chunk_bytes =
-        setup->spec.chunk_bytes > 0 ? setup->spec.chunk_bytes : REDUCE_CHUNK_BYTES;
+    const int64_t chunk_bytes = reduction_chunk_bytes(&setup->spec);
     const int64_t target = chunk_bytes / element > 0 ? chunk_bytes / element : 1;
     const int32_t pieces = exchange->form == REDUCE_CHUNKED ? setup->n_holders : 1;
     const int64_t n_buckets = ceil_div(setup->n_floats, target * pieces);
@@ -255,8 +243,11 @@ static int cut_vector(Exchange *exchange) {
             if (from == to) {
                 continue;
             }
-            exchange->chunks[exchange->n_chunks++] = (ExchangeChunk){
-                .first = from, .n = to - from, .holder = exchange->form == REDUCE_CHUNKED ? p : -1};
+            exchange->chunks[exchange->n_chunks++] =
+                (ExchangeChunk){.first = from,
+                                .n = to - from,
+                                .holder = exchange->form == REDUCE_CHUNKED ? p : -1,
+                                .bucket = b};
         }
         bucket->end_chunk = exchange->n_chunks;
     }
@@ -413,6 +404,7 @@ int exchange_open(const ExchangeSetup *setup, Transfers *transfers, Exchange **o
     if (exchange == NULL) {
         return err_set(ERR_MEMORY, "an exchange of gradients");
     }
+    pthread_mutex_init(&exchange->lock, NULL);
     exchange->transfers = transfers;
     exchange->form = form_of(setup);
     int rc = copy_setup(exchange, setup);
@@ -452,6 +444,7 @@ void exchange_close(Exchange *exchange) {
     free(exchange->residual);
     free(exchange->residual_sum);
     free(exchange->sums);
+    pthread_mutex_destroy(&exchange->lock);
     free(exchange);
 }
 
@@ -464,7 +457,16 @@ ReduceForm exchange_form(const Exchange *exchange) {
 void exchange_begin(Exchange *exchange, int64_t step, bool forget) {
     const int64_t n = exchange->setup.n_floats;
     exchange->step = step;
-    exchange->n_started = 0;
+    exchange->n_final = exchange->n_started = exchange->n_sent = exchange->n_summed = 0;
+    for (int32_t b = 0; b < exchange->n_buckets; b++) {
+        exchange->buckets[b].n_unsent = exchange->buckets[b].n_unsummed = 0;
+    }
+    for (int32_t c = 0; c < exchange->n_chunks; c++) {
+        const ExchangeChunk *chunk = &exchange->chunks[c];
+        ExchangeBucket *bucket = &exchange->buckets[chunk->bucket];
+        bucket->n_unsent += chunk->puts != NULL ? exchange->setup.n_own : 0;
+        bucket->n_unsummed++;
+    }
     if (forget && is_half(exchange)) {
         memset(exchange->residual, 0, (size_t)(n * exchange->setup.n_own) * sizeof(float));
         memset(exchange->residual_sum, 0, (size_t)n * sizeof(float));
@@ -512,7 +514,7 @@ static void start_chunk(Exchange *exchange, ExchangeChunk *chunk) {
     const int32_t n_others = setup->n_members - setup->n_own;
     for (int32_t k = 0; is_half(exchange) && k < setup->n_own; k++) {
         const int64_t at = k * setup->n_floats + chunk->first;
-        round_floats((uint16_t *)(void *)(own_blob(chunk, k) + chunk->offset), exchange->exact + at,
+        adding_round((uint16_t *)(void *)(own_blob(chunk, k) + chunk->offset), exchange->exact + at,
                      exchange->residual + at, chunk->n);
     }
     atomic_store(&chunk->n_missing, n_others);
@@ -535,10 +537,23 @@ static void ask_sums(Exchange *exchange, const ExchangeBucket *bucket) {
     }
 }
 
-void exchange_ready(Exchange *exchange, int64_t end) {
-    while (exchange->n_started < exchange->n_buckets &&
-           exchange->buckets[exchange->n_started].end <= end) {
+/* Some buckets are on their way at any time. Those that are sent are no more than a window ahead of
+ * the sums: a sum is of use when the last contribution has come, and who runs ahead takes the way
+ * to the store from those behind. But not while there is no sum at all: the others may begin late.
+ */
+static bool may_start(const Exchange *exchange) {
+    const int64_t n = (int64_t)WINDOW_CHUNKS * exchange->n_buckets / exchange->n_chunks;
+    const int64_t window = n > WINDOW_LEAST_BUCKETS ? n : WINDOW_LEAST_BUCKETS;
+    return exchange->n_started < exchange->n_final &&
+           exchange->n_started < exchange->n_sent + window &&
+           (exchange->n_summed == 0 || exchange->n_started < exchange->n_summed + window);
+}
+
+/* With the lock held. */
+static void start_buckets(Exchange *exchange) {
+    while (may_start(exchange)) {
         const ExchangeBucket *bucket = &exchange->buckets[exchange->n_started++];
+        exchange->n_sent += bucket->n_unsent == 0;
         for (int32_t c = bucket->first_chunk; c < bucket->end_chunk; c++) {
             start_chunk(exchange, &exchange->chunks[c]);
         }
@@ -549,4 +564,32 @@ void exchange_ready(Exchange *exchange, int64_t end) {
             ask_sums(exchange, bucket);
         }
     }
+}
+
+/* One less of what a bucket lacks: counted among those that lack nothing, perhaps. */
+static void one_less(Exchange *exchange, int32_t *n, int32_t *n_buckets) {
+    pthread_mutex_lock(&exchange->lock);
+    if (--*n == 0) {
+        ++*n_buckets;
+        start_buckets(exchange);
+    }
+    pthread_mutex_unlock(&exchange->lock);
+}
+
+static void have_sent(Exchange *exchange, const ExchangeChunk *chunk) {
+    one_less(exchange, &exchange->buckets[chunk->bucket].n_unsent, &exchange->n_sent);
+}
+
+static void have_sum(Exchange *exchange, const ExchangeChunk *chunk) {
+    one_less(exchange, &exchange->buckets[chunk->bucket].n_unsummed, &exchange->n_summed);
+}
+
+void exchange_ready(Exchange *exchange, int64_t end) {
+    pthread_mutex_lock(&exchange->lock);
+    while (exchange->n_final < exchange->n_buckets &&
+           exchange->buckets[exchange->n_final].end <= end) {
+        exchange->n_final++;
+    }
+    start_buckets(exchange);
+    pthread_mutex_unlock(&exchange->lock);
 }

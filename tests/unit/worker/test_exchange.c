@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/err.h"
 #include "core/hash.h"
 
@@ -21,6 +22,7 @@ typedef struct Rig {
     int64_t n_floats;
     bool forget;
     int n_servers; /* among which the relay says that keys are spread; 0: one */
+    bool lags;     /* holder 1 has its first bucket before all others, and the rest long after */
 } Rig;
 
 typedef struct Holder {
@@ -29,7 +31,7 @@ typedef struct Holder {
     float *sums; /* (N_STEPS, n_floats) */
     int rc;
     char text[256];
-    RelayCounters unused;
+    int64_t n_before; /* one that lags: objects in the relay before its second bucket */
 } Holder;
 
 /* Numbers whose sum depends on the order of addition. */
@@ -39,7 +41,7 @@ static float element(int64_t step, int32_t member, int64_t i) {
 }
 
 static int n_servers;
-static RelayOps ops_with_servers;
+static RelayOps ops_with_servers, ops_that_are_slow;
 
 static int server_of(const Relay *relay, const char *key, int *out_n) {
     *out_n = n_servers;
@@ -47,9 +49,20 @@ static int server_of(const Relay *relay, const char *key, int *out_n) {
     return (int)(hash_text(key) % (uint64_t)n_servers);
 }
 
+static int (*put_at_once)(Relay *relay, const char *key, const Slice *parts, int n_parts,
+                          int64_t deadline_ns);
+
+static int put_slowly(Relay *relay, const char *key, const Slice *parts, int n_parts,
+                      int64_t deadline_ns) {
+    clock_sleep_until(clock_deadline_ms(2));
+    return put_at_once(relay, key, parts, n_parts, deadline_ns);
+}
+
 static int open_handle(void *ctx, Relay **out_relay) {
     const Rig *rig = ctx;
     TRY(relay_mem_open(rig->store, out_relay));
+    if (rig->lags)
+        (*out_relay)->ops = &ops_that_are_slow;
     if (rig->n_servers > 0)
         (*out_relay)->ops = &ops_with_servers;
     return 0;
@@ -60,12 +73,44 @@ static void spread_keys(const Rig *rig) {
     cr_assert_eq(relay_mem_open(rig->store, &relay), 0);
     ops_with_servers = *relay->ops;
     ops_with_servers.server = server_of;
+    ops_that_are_slow = *relay->ops;
+    put_at_once = relay->ops->put;
+    ops_that_are_slow.put = put_slowly;
     n_servers = rig->n_servers;
     relay_close(relay);
 }
 
 static int32_t n_members(const Rig *rig) {
     return rig->n_holders + rig->n_twice;
+}
+
+/* ---- a holder that lags ---- */
+
+static int64_t count_objects(const Rig *rig) {
+    Relay *relay = NULL;
+    int64_t n = -1;
+    cr_assert_eq(relay_mem_open(rig->store, &relay), 0);
+    cr_assert_eq(relay_count(relay, "", &n), 0);
+    relay_close(relay);
+    return n;
+}
+
+enum { LAG_FLOATS = 3 * 256 }; /* what the one that lags has at once: a bucket or some */
+
+/* The others begin when there is something. */
+static void await_first(const Rig *rig) {
+    while (rig->lags && count_objects(rig) == 0)
+        clock_sleep_until(clock_deadline_ms(1));
+}
+
+/* The one that lags goes on when nothing more comes. */
+static void await_quiet(Holder *holder) {
+    for (int quiet = 0; holder->rig->lags && quiet < 30;) {
+        int64_t n = count_objects(holder->rig);
+        quiet = n > 0 && n == holder->n_before ? quiet + 1 : 0;
+        holder->n_before = n;
+        clock_sleep_until(clock_deadline_ms(10));
+    }
 }
 
 static int run_holder(Holder *holder) {
@@ -93,6 +138,8 @@ static int run_holder(Holder *holder) {
     for (int64_t step = 0; rc >= 0 && step < N_STEPS; step++) {
         exchange_begin(exchange, step, rig->forget);
         for (int64_t at = 0, n = 0; at < rig->n_floats; at += n) {
+            if (step == 0 && at == 0 && holder->self != 1)
+                await_first(rig);
             for (int32_t k = 0; k < setup.n_own; k++) {
                 float *to = exchange_in(exchange, k, at, &n);
                 n = n < 1000 ? n : 1000; /* becomes final bit by bit */
@@ -100,6 +147,8 @@ static int run_holder(Holder *holder) {
                     to[i] = element(step, own[k], at + i);
             }
             exchange_ready(exchange, at + n);
+            if (step == 0 && at < LAG_FLOATS && at + n >= LAG_FLOATS && holder->self == 1)
+                await_quiet(holder);
         }
         rc = transfers_wait(transfers, &bytes);
         for (int64_t at = 0, n = 0; rc >= 0 && at < rig->n_floats; at += n) {
@@ -153,8 +202,7 @@ static float expected(const Rig *rig, int64_t step, int64_t i) {
     return sum;
 }
 
-static void check(Rig rig) {
-    Holder holders[MAX_HOLDERS];
+static void check_with(Rig rig, Holder *holders) {
     rig_open(&rig);
     spread_keys(&rig);
     run_all(&rig, holders);
@@ -169,6 +217,11 @@ static void check(Rig rig) {
         }
     }
     rig_close(&rig, holders);
+}
+
+static void check(Rig rig) {
+    Holder holders[MAX_HOLDERS];
+    check_with(rig, holders);
 }
 
 static void check_sizes(ReduceForm form) {
@@ -256,6 +309,23 @@ Test(exchange, bf16_feeds_its_errors_back) {
     check_feedback(REDUCE_CHUNKED);
 }
 
+/* Those ahead leave the way to the relay to the one behind: of 400 chunks each sends about 32. */
+static void check_lag(ReduceForm form) {
+    Holder holders[MAX_HOLDERS];
+    check_with((Rig){.spec = {.form = form, .chunk_bytes = 1024},
+                     .n_holders = 3,
+                     .n_floats = 400 * 256,
+                     .lags = true},
+               holders);
+    cr_expect(holders[1].n_before > 32 && holders[1].n_before < 150, "%s: %lld objects",
+              reduction_form_names[form], (long long)holders[1].n_before);
+}
+
+Test(exchange, nobody_runs_far_ahead) {
+    check_lag(REDUCE_WHOLE);
+    check_lag(REDUCE_CHUNKED);
+}
+
 /* One that does not come ends the others at their deadline, with its name. */
 Test(exchange, a_missing_holder_is_named) {
     Rig rig = {.spec = {.form = REDUCE_CHUNKED}, .n_holders = 3, .n_floats = 100};
@@ -285,6 +355,20 @@ Test(reduction, the_fastest_form_is_chosen) {
     cr_expect_eq(reduction_choose(&spec, 64 << 20, 4), REDUCE_CHUNKED);
     spec.form = REDUCE_WHOLE;
     cr_expect_eq(reduction_choose(&spec, 64 << 20, 4), REDUCE_WHOLE);
+}
+
+Test(reduction, chunks_move_in_some_latencies) {
+    cr_expect_eq(reduction_chunk_bytes(&(ReduceSpec){.rate_bytes_per_s = 0}), 256 << 10);
+    ReduceSpec spec = {.latency_us = 1000, .rate_bytes_per_s = 20000000};
+    cr_expect_eq(reduction_chunk_bytes(&spec), 100000);
+    spec.rate_bytes_per_s = 1000000;
+    cr_expect_eq(reduction_chunk_bytes(&spec), 64 << 10);
+    spec.latency_us = 30000;
+    cr_expect_eq(reduction_chunk_bytes(&spec), 150000);
+    spec.rate_bytes_per_s = REDUCE_MAX_RATE_BYTES_PER_S;
+    cr_expect_eq(reduction_chunk_bytes(&spec), 256 << 10);
+    spec.chunk_bytes = 5000;
+    cr_expect_eq(reduction_chunk_bytes(&spec), 5000);
 }
 
 Test(reduction, bf16_rounds_to_nearest_and_even) {
