@@ -11,6 +11,8 @@
 static const double PLAN_NEAR_TIE = 0.02;
 /* How finely a cut is looked for that leaves the relay room: up to 80 times slower, by 1/32nds. */
 enum { PLAN_MAX_DOUBLINGS = 12, PLAN_MAX_HALVINGS = 5 };
+/* Between saves, where the job leaves them to the plan. */
+enum { PLAN_SOME_STEPS = 20 };
 
 static int layer_times(const Model *model, const Profile *profile, double **out_times) {
     double *times = calloc((size_t)model->n_layers, sizeof *times);
@@ -34,8 +36,18 @@ static void sum_stages(const PlanSpec *spec, const double *times, double *stage_
     }
 }
 
-/* Bytes that a row makes cross a cut in front of each layer, there and back. */
-static int cut_bytes(const Model *model, double *out_bytes) {
+/* About so many steps lie in the relay when a save comes. */
+static double held_steps(const JobConfig *config) {
+    const int64_t every = config->order.save_every;
+    return (double)(every > 0 ? every : PLAN_SOME_STEPS) + 1;
+}
+
+/* What the relay holds of a cut in front of each layer, before a save: values of the steps and of
+ * the evaluation, gradients of the steps. */
+static int cut_bytes(const JobConfig *config, double *out_bytes) {
+    const Model *model = &config->order.model;
+    const double rows = (double)config->order.batch * held_steps(config);
+    const double eval_rows = config->order.has_eval ? (double)config->order.eval_samples : 0;
     int32_t *last = calloc((size_t)model->n_values, sizeof *last);
     if (!last)
         return err_set(ERR_MEMORY, "the cuts of %d layers", model->n_layers);
@@ -46,7 +58,8 @@ static int cut_bytes(const Model *model, double *out_bytes) {
     /* First where the sum changes, then the sums. */
     for (int32_t i = 0; i < model->n_layers; i++) {
         const Value *value = &model->values[model->layers[i].output];
-        double bytes = 4.0 * (double)shape_elements(&value->shape) * (value->needs_grad ? 2 : 1);
+        double bytes = 4.0 * (double)shape_elements(&value->shape) *
+                       (rows * (value->needs_grad ? 2 : 1) + eval_rows);
         if (last[model->layers[i].output] > i) {
             out_bytes[i + 1] += bytes;
             out_bytes[last[model->layers[i].output] + 1] -= bytes;
@@ -58,9 +71,10 @@ static int cut_bytes(const Model *model, double *out_bytes) {
     return 0;
 }
 
-/* Bytes of each layer's gradients, as replicas publish them; of a tied parameter's where it is used
- * first. */
-static int gradient_bytes(const Model *model, double *out_bytes) {
+/* The same of each layer's gradients, as replicas publish them; of a tied parameter's where it is
+ * used first. */
+static int gradient_bytes(const JobConfig *config, double *out_bytes) {
+    const Model *model = &config->order.model;
     bool *counted = calloc((size_t)model->n_params + 1, sizeof *counted);
     if (!counted)
         return err_set(ERR_MEMORY, "the gradients of %d layers", model->n_layers);
@@ -68,7 +82,7 @@ static int gradient_bytes(const Model *model, double *out_bytes) {
         for (int32_t k = 0; k < model->layers[i].n_params; k++) {
             int32_t param = model->layers[i].params[k];
             if (!counted[param])
-                out_bytes[i] += (double)plan_weight_bytes(model, param);
+                out_bytes[i] += (double)plan_weight_bytes(model, param) * held_steps(config);
             counted[param] = true;
         }
     }
@@ -81,7 +95,7 @@ static int gradient_bytes(const Model *model, double *out_bytes) {
 typedef struct Balancing {
     const JobConfig *config;
     const double *times;
-    PartitionCosts costs; /* bytes of a step */
+    PartitionCosts costs; /* bytes in the relay, about */
     int32_t *best;        /* the balanced cut (n_stages) */
     Plan *plan;           /* takes a cut */
 } Balancing;
@@ -97,8 +111,7 @@ static int take_cheapest(Balancing *it, double slack) {
     return plan_fill_relay(it->config, it->plan);
 }
 
-/* The least slack with which the relay has room, nearly. With none: the balanced cut, which will be
- * refused. */
+/* The least slack with which the relay has room, nearly. With none: the balanced cut. */
 static int take_fitting(Balancing *it) {
     double low = PLAN_NEAR_TIE;
     double high = low;
@@ -108,16 +121,16 @@ static int take_fitting(Balancing *it) {
         high *= 2;
         rc = take_cheapest(it, high);
     }
-    if (rc == ERR_INFEASIBLE)
-        high = low = PLAN_NEAR_TIE;
+    if (rc == ERR_INFEASIBLE) {
+        memcpy(it->plan->spec.ends, it->best, (size_t)it->plan->spec.n_stages * sizeof *it->best);
+        return 0;
+    }
     for (int i = 0; high > low && i < PLAN_MAX_HALVINGS && (rc == 0 || rc == ERR_INFEASIBLE); i++) {
         double middle = (low + high) / 2;
         rc = take_cheapest(it, middle);
         *(rc == 0 ? &high : &low) = middle;
     }
-    if (rc == 0 || rc == ERR_INFEASIBLE)
-        rc = take_cheapest(it, high);
-    return rc == ERR_INFEASIBLE ? 0 : rc;
+    return rc == 0 || rc == ERR_INFEASIBLE ? take_cheapest(it, high) : rc;
 }
 
 static int balance(const JobConfig *config, const double *times, Plan *plan) {
@@ -129,10 +142,8 @@ static int balance(const JobConfig *config, const double *times, Plan *plan) {
     int rc = bytes && best ? 0 : err_set(ERR_MEMORY, "cutting %d layers", model->n_layers);
     TRY_DONE(rc);
     TRY_DONE(partition_balance(times, model->n_layers, spec->n_stages, spec->replicas, best));
-    TRY_DONE(cut_bytes(model, bytes));
-    TRY_DONE(gradient_bytes(model, bytes + n));
-    for (size_t i = 0; i < n; i++)
-        bytes[i] *= (double)config->order.batch;
+    TRY_DONE(cut_bytes(config, bytes));
+    TRY_DONE(gradient_bytes(config, bytes + n));
     Balancing it = {config, times, {bytes, bytes + n}, best, plan};
     TRY_DONE(take_fitting(&it));
 done:
