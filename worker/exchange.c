@@ -544,8 +544,10 @@ static void ask_sums(Exchange *exchange, const ExchangeBucket *bucket) {
 static bool may_start(const Exchange *exchange) {
     const int64_t n = (int64_t)WINDOW_CHUNKS * exchange->n_buckets / exchange->n_chunks;
     const int64_t window = n > WINDOW_LEAST_BUCKETS ? n : WINDOW_LEAST_BUCKETS;
-    return exchange->n_started < exchange->n_final &&
-           exchange->n_started < exchange->n_sent + window &&
+    if (exchange->n_started == exchange->n_final || !exchange->setup.alone) {
+        return exchange->n_started < exchange->n_final;
+    }
+    return exchange->n_started < exchange->n_sent + window &&
            (exchange->n_summed == 0 || exchange->n_started < exchange->n_summed + window);
 }
 

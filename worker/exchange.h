@@ -25,6 +25,9 @@ typedef struct ExchangeSetup { /* arrays are copied */
     int32_t self;             /* of holders */
     const int32_t *own;       /* (n_own) ascending: the members that this worker contributes */
     int32_t n_own;
+    /* The transfers of all holders carry this exchange alone. Then none sends far ahead of the sums
+     * it has. Of two exchanges each could wait so for what stands behind the other's. */
+    bool alone;
     ReduceSpec spec;
 } ExchangeSetup;
 

@@ -125,6 +125,7 @@ static int reduce_open_replicas(Reduce *reduce) {
                               .self = reduce->setup.order->replica,
                               .own = &reduce->setup.order->replica,
                               .n_own = 1,
+                              .alone = true,
                               .spec = reduce->setup.order->plan.reduce};
     for (int32_t r = 0; r < reduce->replicas; r++) {
         replicas[r] = (FetchPeer){stage, r};
@@ -135,6 +136,8 @@ static int reduce_open_replicas(Reduce *reduce) {
             part->at = exchange.n_floats;
             exchange.n_floats += part->state->n;
             last = part;
+        } else {
+            exchange.alone = false;
         }
     }
     if (reduce->replicas > 1 && last != NULL) {

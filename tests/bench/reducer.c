@@ -15,6 +15,7 @@ int reducer_open(Reducer *reducer, const char *url, const char *job, int n, int 
     FetchPeer peers[REDUCER_MAX_WORKERS] = {{0, 0}};
     const int32_t own = self;
     const ExchangeSetup setup = {.kind = 'r',
+                                 .alone = true,
                                  .n_floats = n_floats,
                                  .n_members = n,
                                  .n_holders = n,

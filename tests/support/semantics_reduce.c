@@ -48,7 +48,7 @@ static int same_bits(const char *model, char *why, size_t why_bytes) {
     job.order.plan.reduce = (ReduceSpec){.form = REDUCE_WHOLE};
     TRY(sim_check_run(&job, NULL, &whole, why, why_bytes));
     for (int i = 0; i < N_FORMS; i++) {
-        if (sim_stride() > 1 && i % 2 == 0) {
+        if (sim_stride() > 1 && i != 1 && i != 3 && i != 6) {
             continue; /* in the thin form one of each kind, in chunks */
         }
         job.order.plan.reduce = forms[i];

@@ -119,6 +119,7 @@ static int run_holder(Holder *holder) {
     FetchPeer holders[MAX_HOLDERS] = {{0, 0}};
     int32_t own[2] = {holder->self, rig->n_holders + holder->self};
     const ExchangeSetup setup = {.kind = 'r',
+                                 .alone = true,
                                  .n_floats = rig->n_floats,
                                  .n_members = n_members(rig),
                                  .n_holders = rig->n_holders,
