@@ -48,7 +48,9 @@ ReduceForm reduction_choose(const ReduceSpec *spec, int64_t bytes, int32_t n_hol
 }
 
 int64_t reduction_chunk_bytes(const ReduceSpec *spec) {
-    double bytes = CHUNK_LATENCIES * latency_of(spec) * rate_of(spec);
+    double typical = TYPICAL_LATENCY_US / 1e6;
+    double latency = latency_of(spec) > typical ? latency_of(spec) : typical;
+    double bytes = CHUNK_LATENCIES * latency * rate_of(spec);
     if (spec->chunk_bytes > 0)
         return spec->chunk_bytes;
     if (bytes >= CHUNK_MOST_BYTES)

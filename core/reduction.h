@@ -61,9 +61,9 @@ extern const char *const reduction_wire_names[REDUCE_N_WIRES]; /* "f32", "bf16" 
  * the smallest of the times above. Never AUTO. A 16-bit wire is not summed in the store. */
 ReduceForm reduction_choose(const ReduceSpec *spec, int64_t bytes, int32_t n_holders);
 
-/* The largest object: the spec's, or what the link moves in five times a request's latency, so that
- * moving it counts for more than asking; 64 to 256 KiB. More would only make each sum come later
- * and in fewer, larger pieces that servers share less evenly. */
+/* The largest object: the spec's, or what the link moves in five times a request's latency (and in
+ * 5 ms at least), so that moving it counts for more than asking; 64 to 256 KiB. More would only
+ * make each sum come later and in fewer, larger pieces that servers share less evenly. */
 int64_t reduction_chunk_bytes(const ReduceSpec *spec);
 
 /* float -> bf16, to nearest and to even; NaN stays one. And back. */

@@ -366,6 +366,8 @@ Test(reduction, chunks_move_in_some_latencies) {
     cr_expect_eq(reduction_chunk_bytes(&spec), 64 << 10);
     spec.latency_us = 30000;
     cr_expect_eq(reduction_chunk_bytes(&spec), 150000);
+    spec = (ReduceSpec){.latency_us = 30, .rate_bytes_per_s = 70000000};
+    cr_expect_eq(reduction_chunk_bytes(&spec), 256 << 10, "a near server is no reason for less");
     spec.rate_bytes_per_s = REDUCE_MAX_RATE_BYTES_PER_S;
     cr_expect_eq(reduction_chunk_bytes(&spec), 256 << 10);
     spec.chunk_bytes = 5000;
