@@ -49,7 +49,7 @@ static void cut_everywhere(bool put, ProxyWay way) {
     Cutting cutting = cutting_open(put, way, "some content of an object", 25);
     int64_t n = cutting_measure(&cutting);
     cr_assert_gt(n, 30);
-    for (int64_t at = 0; at < n; at++) {
+    for (int64_t at = 0; at < n; at += cutting_stride()) {
         cutting_at(&cutting, at, at % 2 == 0);
         if (at % 4 == 0)
             cutting_at(&cutting, at, false);
@@ -81,7 +81,7 @@ static void cut_large(bool put, ProxyWay way, int64_t n) {
     Cutting cutting = cutting_open(put, way, data, LARGE_BYTES);
     n_cut_pieces = 4;
     int64_t all = cutting_measure(&cutting);
-    int64_t stride = all / n > 0 ? all / n : 1;
+    int64_t stride = (all / n > 0 ? all / n : 1) * cutting_stride();
     for (int64_t at = 0; at < all - 8; at += stride)
         cutting_at(&cutting, at, at / stride % 2 == 0);
     for (int64_t at = all - 8; at < all; at++)
@@ -113,7 +113,7 @@ static void cut_tls(bool put, ProxyWay way, int64_t n) {
     Cutting cutting = cutting_open(put, way, "some content of an object", 25);
     int64_t all = cutting_measure(&cutting) - 16;
     cr_assert_gt(all, n, "%lld bytes", (long long)all);
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i += cutting_stride())
         cutting_at(&cutting, i * all / n, i % 2 == 0);
     place_close(&cut_place);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "storage/sum.h"
+#include "tests/support/cutting.h"
 #include "tests/support/redis_fake.h"
 #include "tests/support/redis_place.h"
 #include "tests/support/sum_cases.h"
@@ -408,7 +409,7 @@ static void cut_everywhere(ProxyWay way, size_t n_elements, int64_t n_cuts) {
     proxy_cut_all(place.proxy);
     added(place.proxied, "cut/k", 0, 3, n_elements, 0);
     int64_t all = proxy_bytes(place.proxy, way);
-    int64_t stride = all > n_cuts ? all / n_cuts : 1;
+    int64_t stride = (all > n_cuts ? all / n_cuts : 1) * cutting_stride();
     cr_assert_eq(relay_drop_one(place.direct, "cut", NULL), 0, "%s", err_text());
     for (int64_t at = 0; at < all - 4; at += stride)
         cut_at(&place, way, at, n_elements);

@@ -1,5 +1,7 @@
 #include "tests/support/cutting.h"
 
+#include <stdlib.h>
+
 #include "tests/support/redis_place.h"
 
 static int operate(Cutting *cutting) {
@@ -13,6 +15,14 @@ static void clean(const Cutting *cutting) {
     int64_t n = 0;
     cr_assert_eq(relay_drop_one(cutting->direct, "cut", &n), 0, "%s", err_text());
     cr_assert_eq(n, 1);
+}
+
+int64_t cutting_stride(void) {
+#ifdef __SANITIZE_ADDRESS__
+    return getenv("FUNCPIPE_LONG") ? 1 : 3;
+#else
+    return 1;
+#endif
 }
 
 int64_t cutting_measure(Cutting *cutting) {

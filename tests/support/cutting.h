@@ -20,6 +20,8 @@ typedef struct Cutting {
     void (*look)(const struct Cutting *cutting, int64_t at, bool cleaned);
 } Cutting;
 
+/* Of many positions every how many-th is to be taken: 1, more in a slow build's short form. */
+int64_t cutting_stride(void);
 /* How many bytes go that way when nothing is cut. */
 int64_t cutting_measure(Cutting *cutting);
 /* The operation does its work though the connection is cut after `at` bytes that way: with a reset,
