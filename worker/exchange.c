@@ -302,7 +302,10 @@ static int place_chunks(Exchange *exchange) {
 
 static ExchangeTask *add_task(Exchange *exchange, ExchangeOp op, int32_t chunk, int32_t member) {
     ExchangeTask *task = &exchange->tasks[exchange->n_tasks++];
-    *task = (ExchangeTask){.transfer = {.run = exchange_run},
+    /* A sum comes when its holder has fetched all contributions. */
+    const bool patient =
+        op == EXCHANGE_GET_SUM && exchange->form == REDUCE_CHUNKED && !exchange->setup.alone;
+    *task = (ExchangeTask){.transfer = {.run = exchange_run, .patient = patient},
                            .exchange = exchange,
                            .op = op,
                            .chunk = chunk,

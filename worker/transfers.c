@@ -19,6 +19,8 @@ enum { TRANSFERS_LOOK = 64 }; /* transfers that are looked at for the next one *
 typedef struct TransferQueue {
     Transfer *first, *last;
     int n_at[RELAY_MAX_SERVERS]; /* threads that are at a server for this direction */
+    int n_threads;
+    int n_patient; /* threads that are at a patient transfer */
     pthread_cond_t filled;
 } TransferQueue;
 
@@ -53,26 +55,42 @@ static void transfers_fail(Transfers *transfers, int code) {
     }
 }
 
-/* Take out the first of those whose server has the fewest threads. It is safe to pass over the
- * others although transfers wait for one another: at each one's server a thread is busy with
- * something that was submitted earlier. */
+/* One thread is left to those that are not patient. */
+static bool transfers_may_take(const TransferQueue *queue, const Transfer *transfer) {
+    return !transfer->patient || queue->n_threads == 1 || queue->n_patient < queue->n_threads - 1;
+}
+
+/* Take out the first of those whose server has the fewest threads; NULL: none may be taken now. It
+ * is safe to pass over the others although transfers wait for one another: at each one's server a
+ * thread is busy with something that was submitted earlier. */
 static Transfer *transfers_choose(TransferQueue *queue) {
     Transfer *before_best = NULL;
-    Transfer *best = queue->first;
+    Transfer *best = NULL;
     Transfer *before = NULL;
     int n = 0;
-    for (Transfer *at = best; at != NULL && n < TRANSFERS_LOOK && queue->n_at[best->server] > 0;
-         before = at, at = at->next, n++) {
-        if (queue->n_at[at->server] < queue->n_at[best->server]) {
+    for (Transfer *at = queue->first; at != NULL && n < TRANSFERS_LOOK;
+         before = at, at = at->next) {
+        if (best != NULL && queue->n_at[best->server] == 0) {
+            break;
+        }
+        if (!transfers_may_take(queue, at)) {
+            continue;
+        }
+        if (best == NULL || queue->n_at[at->server] < queue->n_at[best->server]) {
             before_best = before;
             best = at;
         }
+        n++;
+    }
+    if (best == NULL) {
+        return NULL;
     }
     *(before_best != NULL ? &before_best->next : &queue->first) = best->next;
     if (queue->last == best) {
         queue->last = before_best;
     }
     queue->n_at[best->server]++;
+    queue->n_patient += best->patient;
     return best;
 }
 
@@ -80,15 +98,17 @@ static Transfer *transfers_choose(TransferQueue *queue) {
 static Transfer *transfers_take(TransferThread *self) {
     Transfers *transfers = self->transfers;
     TransferQueue *queue = &transfers->queues[self->direction];
-    while (queue->first == NULL && !transfers->closing) {
+    Transfer *next = NULL;
+    while (!transfers->closing && (next = transfers_choose(queue)) == NULL) {
         pthread_cond_wait(&queue->filled, &transfers->lock);
     }
-    return transfers->closing ? NULL : transfers_choose(queue);
+    return next;
 }
 
 static void *transfers_main(void *arg) {
     TransferThread *self = arg;
     Transfers *transfers = self->transfers;
+    TransferQueue *queue = &transfers->queues[self->direction];
     pthread_setname_np(pthread_self(),
                        self->direction == TRANSFER_UP ? "reduce-up" : "reduce-down");
     process_work_briefly();
@@ -97,11 +117,16 @@ static void *transfers_main(void *arg) {
          transfer = transfers_take(self)) {
         int64_t bytes = 0;
         const int server = transfer->server;
+        const bool patient = transfer->patient;
         pthread_mutex_unlock(&transfers->lock);
         int rc = transfer->run(transfer, &self->fetch, &bytes);
         pthread_mutex_lock(&transfers->lock);
         transfers->bytes += bytes;
-        transfers->queues[self->direction].n_at[server]--;
+        queue->n_at[server]--;
+        if (patient) { /* another one of these may be taken now, and not only by this thread */
+            queue->n_patient--;
+            pthread_cond_signal(&queue->filled);
+        }
         if (rc < 0) {
             transfers_fail(transfers, rc);
         }
@@ -144,8 +169,10 @@ int transfers_open(const Order *order, int (*open_relay)(void *ctx, Relay **out_
     }
     int rc = 0;
     for (int d = 0; d < TRANSFER_N_DIRECTIONS; d++) {
-        const int n = d == TRANSFER_UP ? n_up : n_down;
-        for (int i = 0; i < n && i < TRANSFERS_MAX_THREADS && rc >= 0; i++) {
+        const int wanted = d == TRANSFER_UP ? n_up : n_down;
+        const int n = wanted < TRANSFERS_MAX_THREADS ? wanted : TRANSFERS_MAX_THREADS;
+        transfers->queues[d].n_threads = n;
+        for (int i = 0; i < n && rc >= 0; i++) {
             Relay *relay = NULL;
             rc = open_relay(ctx, &relay);
             if (rc >= 0) {

@@ -2,6 +2,10 @@
  * compute thread goes on: some of them up, some down, each direction in the order of submission.
  * Where the relay has several servers a thread passes over what goes to one that more threads are
  * at already, so that none idles while others have a queue.
+ * Transfers may wait for those of other workers. One that waits for what others first have to fetch
+ * says so (patient): of a direction's threads one never takes such, so that what others wait for is
+ * fetched whatever the order in which anybody has submitted. Those that wait only for what others
+ * send need no care: sending waits for nobody. (A direction with one thread takes all in order.)
  * A transfer may submit further ones. The first error of any ends all: what waits is dropped, what
  * waits inside the relay is interrupted. */
 #ifndef FUNCPIPE_WORKER_TRANSFERS_H
@@ -13,6 +17,7 @@ typedef struct Transfer Transfer;
 struct Transfer { /* the first member of the submitter's own struct, which keeps the memory */
     /* Do it; adds to *bytes what was moved. */
     int (*run)(Transfer *transfer, Fetch *fetch, int64_t *bytes);
+    bool patient; /* it waits for what other workers fetch */
     /* of the queue */
     Transfer *next;
     int server; /* relay_server of its key */

@@ -327,6 +327,88 @@ Test(exchange, nobody_runs_far_ahead) {
     check_lag(REDUCE_CHUNKED);
 }
 
+/* ---- two exchanges on the same transfers ---- */
+
+typedef struct Pair { /* worker `self` of two, which begins with exchange number `self` */
+    Rig *rig;
+    int32_t self;
+    int rc;
+    char text[256];
+} Pair;
+
+enum { PAIR_FLOATS = 64 * 64 }; /* of each exchange, in chunks of 64: more than there are threads */
+
+static int run_pair(const Pair *pair) {
+    FetchPeer peers[2] = {{0, 0}, {1, 0}};
+    Transfers *transfers = NULL;
+    Exchange *exchanges[2] = {NULL, NULL};
+    int64_t bytes = 0;
+    int rc =
+        transfers_open(&pair->rig->order, open_handle, pair->rig, 2, WORKER_LEAST_DOWN, &transfers);
+    for (int32_t e = 0; rc >= 0 && e < 2; e++) {
+        const ExchangeSetup setup = {.kind = 'u',
+                                     .id = e,
+                                     .n_floats = PAIR_FLOATS,
+                                     .n_members = 2,
+                                     .n_holders = 2,
+                                     .members = peers,
+                                     .holders = peers,
+                                     .self = pair->self,
+                                     .own = &pair->self,
+                                     .n_own = 1,
+                                     .spec = pair->rig->spec};
+        rc = exchange_open(&setup, transfers, &exchanges[e]);
+    }
+    for (int i = 0; rc >= 0 && i < 2; i++) {
+        Exchange *exchange = exchanges[(pair->self + i) % 2];
+        exchange_begin(exchange, 0, false);
+        for (int64_t at = 0, n = 0; at < PAIR_FLOATS; at += n) {
+            float *to = exchange_in(exchange, 0, at, &n);
+            for (int64_t k = 0; k < n; k++)
+                to[k] = element(0, pair->self, at + k);
+        }
+        exchange_ready(exchange, PAIR_FLOATS);
+    }
+    if (rc >= 0)
+        rc = transfers_wait(transfers, &bytes);
+    for (int64_t at = 0, n = 0; rc >= 0 && at < 2 * PAIR_FLOATS; at += n) {
+        const int64_t first = at % PAIR_FLOATS;
+        const float *from = exchange_out(exchanges[at / PAIR_FLOATS], first, &n);
+        for (int64_t k = 0; rc >= 0 && k < n; k++) {
+            if (from[k] != element(0, 0, first + k) + element(0, 1, first + k))
+                rc = err_set(ERR_INTERNAL, "a wrong sum at %lld", (long long)(first + k));
+        }
+    }
+    transfers_close(transfers);
+    for (int e = 0; e < 2; e++)
+        exchange_close(exchanges[e]);
+    return rc;
+}
+
+static void *pair_main(void *arg) {
+    Pair *pair = arg;
+    pair->rc = run_pair(pair);
+    if (pair->rc < 0)
+        snprintf(pair->text, sizeof pair->text, "%s", err_text());
+    return NULL;
+}
+
+/* Each has the sums of one exchange before what the other one's sums need. */
+Test(exchange, two_in_opposite_orders) {
+    Rig rig = {.spec = {.form = REDUCE_CHUNKED, .chunk_bytes = 256}};
+    Pair pairs[2] = {{.rig = &rig, .self = 0}, {.rig = &rig, .self = 1}};
+    pthread_t threads[2];
+    rig_open(&rig);
+    rig.order.wait_timeout_ms = 3000;
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(pthread_create(&threads[i], NULL, pair_main, &pairs[i]), 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < 2; i++)
+        cr_expect_eq(pairs[i].rc, 0, "worker %d: %s", i, pairs[i].text);
+    relay_mem_store_close(rig.store);
+}
+
 /* One that does not come ends the others at their deadline, with its name. */
 Test(exchange, a_missing_holder_is_named) {
     Rig rig = {.spec = {.form = REDUCE_CHUNKED}, .n_holders = 3, .n_floats = 100};
