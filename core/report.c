@@ -11,7 +11,8 @@ enum { SAVED_MAX_BYTES = 1024 };
 /* JSON numbers are doubles: whole ones are exact below 2^53. */
 #define WHOLE_MAX ((INT64_C(1) << 53) - 1)
 
-static const char *const states[] = {"loading", "running", "evaluating", "saving", "done"};
+static const char *const states[] = {"loading", "running", "evaluating",
+                                     "saving",  "done",    "failed"};
 enum { N_STATES = sizeof states / sizeof states[0] };
 static const char *const results[] = {"done", "error"};
 

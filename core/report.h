@@ -15,7 +15,7 @@ enum { HEARTBEAT_MAX_BYTES = 1536 }; /* a relay's note has room for it */
  *  "rss_bytes":..,"waiting":"KEY","traffic":{..}} */
 typedef struct Heartbeat {
     int64_t attempt, pid;
-    char state[16];  /* "loading" "running" "evaluating" "saving" "done" */
+    char state[16];  /* "loading" "running" "evaluating" "saving"; the last one: "done" "failed" */
     int64_t step;    /* the step under way */
     int64_t busy_us; /* compute time so far, all steps of this attempt */
     int64_t wait_us; /* time the compute thread waited inside steps */

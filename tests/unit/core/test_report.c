@@ -47,8 +47,9 @@ static const Heartbeat sample = {.attempt = 1,
                                              .announce_requests = 19}};
 
 Test(report, heartbeat_round_trip) {
-    static const char *const states[] = {"loading", "running", "evaluating", "saving", "done"};
-    for (int i = 0; i < 5; i++) {
+    static const char *const states[] = {"loading", "running", "evaluating",
+                                         "saving",  "done",    "failed"};
+    for (int i = 0; i < 6; i++) {
         Heartbeat in = sample, out;
         strcpy(in.state, states[i]);
         if (i == 0)

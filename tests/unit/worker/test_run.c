@@ -1,0 +1,104 @@
+/* A worker's whole life in this thread: one stage of a small model over the memory relay. */
+#include "worker/run.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/err.h"
+#include "core/text.h"
+#include "storage/key.h"
+#include "tests/support/sim.h"
+#include "tests/support/temp.h"
+
+typedef struct Rig {
+    RelayMemStore *store;
+    SimJob job;
+    Order order;
+    char folder[256];
+    int64_t fail_step; /* its first instruction fails; -1: none */
+    char said[512];    /* the last line */
+    int n_said;
+} Rig;
+
+static int open_relay(void *ctx, const Order *order, Relay **out_relay) {
+    const Rig *rig = ctx;
+    (void)order;
+    return relay_mem_open(rig->store, out_relay);
+}
+
+static int before(void *ctx, const Instr *instr, int64_t step, bool eval) {
+    const Rig *rig = ctx;
+    (void)instr, (void)eval;
+    return step == rig->fail_step ? err_set(ERR_KILLED, "killed in step %lld", (long long)step) : 0;
+}
+
+static void say(void *ctx, const char *line) {
+    Rig *rig = ctx;
+    rig->n_said++;
+    snprintf(rig->said, sizeof rig->said, "%s", line);
+}
+
+static void rig_open(Rig *rig) {
+    Program train, eval;
+    Buf text;
+    memset(rig, 0, sizeof *rig);
+    rig->fail_step = -1;
+    program_init(&train);
+    program_init(&eval);
+    buf_init(&text, 0);
+    cr_assert_eq(relay_mem_store_open(&rig->store), 0);
+    cr_assert_geq(temp_make(rig->folder, sizeof rig->folder, "run"), 0);
+    cr_assert_geq(sim_job_init(&rig->job, "mlp"), 0, "%s", err_text());
+    cr_assert_geq(sim_programs(&rig->job, 0, 0, &train, &eval), 0, "%s", err_text());
+    cr_assert_geq(order_copy(&rig->job.order, &rig->order), 0, "%s", err_text());
+    cr_assert_geq(program_format(&train, 0, &text), 0, "%s", err_text());
+    rig->order.program = buf_take(&text, NULL);
+    rig->order.attempt = 1;
+    rig->order.n_steps = rig->order.end_step = 3;
+    cr_assert_geq(text_copy(rig->order.store_path, sizeof rig->order.store_path, rig->folder), 0);
+    program_done(&train);
+    program_done(&eval);
+}
+
+static int rig_run(Rig *rig, WorkerResult *out_result) {
+    const WorkerEnv env = {.ctx = rig, .open_relay = open_relay, .before = before, .say = say};
+    return worker_run(&rig->order, &env, out_result);
+}
+
+static void rig_close(Rig *rig) {
+    order_done(&rig->order);
+    sim_job_done(&rig->job);
+    relay_mem_store_close(rig->store);
+    temp_remove(rig->folder);
+}
+
+static void read_heartbeat(const Rig *rig, Heartbeat *out_heartbeat) {
+    const KeySpace space = {.job = "sim", .generation = rig->order.generation};
+    char text[HEARTBEAT_MAX_BYTES];
+    size_t bytes = 0;
+    Relay *relay = NULL;
+    cr_assert_eq(relay_mem_open(rig->store, &relay), 0);
+    cr_assert_eq(relay_note_get(relay, key_heartbeat(&space, 0, 0).text, text, sizeof text, &bytes),
+                 0, "%s", err_text());
+    cr_assert_eq(report_parse_heartbeat(text, bytes, out_heartbeat), 0, "%s", err_text());
+    relay_close(relay);
+}
+
+/* The last sign of life tells how it ended. */
+Test(run, last_heartbeat) {
+    static const char *const states[] = {"done", "failed"};
+    for (int fails = 0; fails < 2; fails++) {
+        Rig rig;
+        WorkerResult result;
+        Heartbeat heartbeat;
+        rig_open(&rig);
+        rig.fail_step = fails ? 1 : -1;
+        cr_assert_eq(rig_run(&rig, &result), fails ? ERR_KILLED : 0, "%s", err_text());
+        read_heartbeat(&rig, &heartbeat);
+        cr_expect_str_eq(heartbeat.state, states[fails]);
+        cr_expect_eq(heartbeat.step, fails ? 1 : 2, "%lld", (long long)heartbeat.step);
+        cr_expect_eq(heartbeat.traffic.puts, result.traffic.puts);
+        rig_close(&rig);
+    }
+}
