@@ -106,7 +106,7 @@ typedef struct Order {
     char store_path[ORDER_PATH_BYTES]; /* directory that holds STEP/ checkpoints */
     char resume_path[ORDER_PATH_BYTES];
     char trace_path[ORDER_PATH_BYTES]; /* "" = no trace */
-    int64_t wait_timeout_ms;           /* longest wait for one object */
+    int64_t wait_timeout_ms;           /* for one object, while those waited for stand still */
     int64_t heartbeat_ms;
 } Order;
 

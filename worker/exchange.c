@@ -157,9 +157,9 @@ static void add_up(Exchange *exchange, ExchangeChunk *chunk, const KeySpace *spa
 static int get_sum(Exchange *exchange, ExchangeChunk *chunk, Fetch *fetch, Key key,
                    int64_t *bytes) {
     const FetchBlob blob = sum_blob(chunk);
-    FetchPeer nobody = {-1, 0};
-    FetchPeer peer = chunk->holder >= 0 ? exchange->holders[chunk->holder] : nobody;
-    TRY(fetch_get(fetch, key, peer, &blob, bytes));
+    TRY(chunk->holder >= 0
+            ? fetch_get(fetch, key, exchange->holders[chunk->holder], &blob, bytes)
+            : fetch_get_of(fetch, key, exchange->holders, exchange->setup.n_holders, &blob, bytes));
     if (is_half(exchange)) {
         adding_halves(exchange->sums + chunk->first,
                       (const uint16_t *)(const void *)(chunk->sum + chunk->sum_offset), chunk->n,

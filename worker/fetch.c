@@ -4,10 +4,11 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/hash.h"
 #include "core/report.h"
 #include "core/text.h"
 
-enum { FETCH_BACKOFF_MS = 20 };
+enum { FETCH_BACKOFF_MS = 20, FETCH_LOOKS = 4 }; /* looks at heartbeats in a wait timeout */
 
 int fetch_init(Fetch *fetch, const Order *order, Relay *take_relay) {
     memset(fetch, 0, sizeof *fetch);
@@ -55,23 +56,28 @@ void fetch_waiting(Fetch *fetch, char *out, size_t out_bytes) {
     pthread_mutex_unlock(&fetch->lock);
 }
 
-/* Say in the note when the peer was last heard of. */
-static int fetch_name_peer(Fetch *fetch, FetchPeer peer, int code) {
-    if (peer.stage < 0) {
-        return code;
-    }
+/* The peer's last heartbeat; leaves the error's note alone. */
+static bool fetch_hear(Fetch *fetch, FetchPeer peer, Heartbeat *out_heartbeat) {
     ErrNote note;
     err_copy(&note);
     char text[HEARTBEAT_MAX_BYTES];
     size_t bytes = 0;
-    Heartbeat heartbeat;
     Key key = key_heartbeat(&fetch->space, peer.stage, peer.replica);
     int heard = relay_note_get(fetch->relay, key.text, text, sizeof text, &bytes);
     if (heard >= 0) {
-        heard = report_parse_heartbeat(text, bytes, &heartbeat);
+        heard = report_parse_heartbeat(text, bytes, out_heartbeat);
     }
     err_restore(&note);
-    if (heard < 0) {
+    return heard >= 0;
+}
+
+/* Say in the note when the peer was last heard of. */
+static int fetch_name_peer(Fetch *fetch, FetchPeer peer, int code) {
+    Heartbeat heartbeat;
+    if (peer.stage < 0) {
+        return code;
+    }
+    if (!fetch_hear(fetch, peer, &heartbeat)) {
         return err_context(code, "waiting for worker %d.%d, which has no heartbeat", peer.stage,
                            peer.replica);
     }
@@ -90,28 +96,95 @@ static void fetch_back_off(int attempt) {
     clock_sleep_until(clock_deadline_ms((int64_t)FETCH_BACKOFF_MS << attempt));
 }
 
-int fetch_get(Fetch *fetch, Key key, FetchPeer peer, const FetchBlob *blob, int64_t *bytes) {
-    const int64_t deadline = clock_deadline_ms(fetch->order->wait_timeout_ms);
+/* ---- waiting ---- */
+
+typedef struct FetchWait {
+    const FetchPeer *peers;
+    int32_t n;
+    int64_t timeout_ms;
+    int64_t until_ns; /* unless something is seen of a peer */
+    int64_t end_ns;   /* in any case */
+    uint64_t seen[FETCH_MAX_PEERS];
+} FetchWait;
+
+/* What a heartbeat tells of work done, as one number; 0: of one that does nothing more. Time spent
+ * and signs of life count where a worker waits for nobody: else it may be stuck all the while. */
+static uint64_t fetch_work_of(const Heartbeat *beat) {
+    const bool loads = strcmp(beat->state, "loading") == 0;
+    const bool evaluates = strcmp(beat->state, "evaluating") == 0;
+    const int64_t told[] = {beat->attempt,
+                            beat->step,
+                            beat->traffic.puts,
+                            beat->traffic.gets,
+                            beat->traffic.adds,
+                            loads ? beat->wall_ms : 0,
+                            evaluates ? beat->busy_us : 0};
+    if (strcmp(beat->state, "done") == 0 || strcmp(beat->state, "failed") == 0) {
+        return 0;
+    }
+    return (hash_bytes(told, sizeof told) ^ hash_text(beat->state)) | 1;
+}
+
+static void fetch_begin_wait(const Fetch *fetch, const FetchPeer *peers, int32_t n,
+                             FetchWait *out_wait) {
+    const int64_t timeout_ms = fetch->order->wait_timeout_ms;
+    *out_wait = (FetchWait){.peers = peers,
+                            .n = n < FETCH_MAX_PEERS ? n : FETCH_MAX_PEERS,
+                            .timeout_ms = timeout_ms,
+                            .until_ns = clock_deadline_ms(timeout_ms),
+                            .end_ns = clock_deadline_ms(timeout_ms * FETCH_MAX_WAITS)};
+}
+
+/* When the peers are to be looked at next. */
+static int64_t fetch_next_look(const FetchWait *wait) {
+    const int64_t look_ns = clock_deadline_ms(wait->timeout_ms / FETCH_LOOKS + 1);
+    return wait->n > 0 && look_ns < wait->until_ns ? look_ns : wait->until_ns;
+}
+
+/* Go on waiting? A first look at a peer is there to be compared with. */
+static bool fetch_waits_on(Fetch *fetch, FetchWait *wait) {
+    for (int32_t i = 0; i < wait->n; i++) {
+        Heartbeat beat;
+        const uint64_t work = fetch_hear(fetch, wait->peers[i], &beat) ? fetch_work_of(&beat) : 0;
+        if (work != 0 && wait->seen[i] != 0 && work != wait->seen[i]) {
+            const int64_t until_ns = clock_deadline_ms(wait->timeout_ms);
+            wait->until_ns = until_ns < wait->end_ns ? until_ns : wait->end_ns;
+        }
+        wait->seen[i] = work != 0 ? work : wait->seen[i];
+    }
+    return clock_now_ns() < wait->until_ns;
+}
+
+int fetch_get_of(Fetch *fetch, Key key, const FetchPeer *peers, int32_t n, const FetchBlob *blob,
+                 int64_t *bytes) {
+    FetchWait wait;
     int rc = 0;
     size_t got = 0;
+    fetch_begin_wait(fetch, peers, n, &wait);
     fetch_set_waiting(fetch, key.text);
-    for (int attempt = 0;; attempt++) {
-        rc = relay_get(fetch->relay, key.text, blob->bytes, blob->capacity, deadline, &got);
+    for (int attempt = 0;;) {
+        rc = relay_get(fetch->relay, key.text, blob->bytes, blob->capacity, fetch_next_look(&wait),
+                       &got);
+        if (rc == ERR_TIMEOUT && fetch_waits_on(fetch, &wait)) {
+            continue;
+        }
         if (rc >= 0) {
             rc = blob_check(blob->bytes, got, key.text, blob->tensors, blob->n_tensors);
         }
-        if (!fetch_worth_retry(rc, attempt, deadline)) {
+        if (!fetch_worth_retry(rc, attempt, wait.until_ns)) {
             break;
         }
         fetch->relay->counters.n_retries++;
-        fetch_back_off(attempt);
+        fetch_back_off(attempt++);
     }
     fetch_end(fetch);
-    if (rc < 0) {
-        return rc == ERR_TIMEOUT ? fetch_name_peer(fetch, peer, rc) : rc;
-    }
-    *bytes += (int64_t)got;
-    return 0;
+    *bytes += rc >= 0 ? (int64_t)got : 0;
+    return rc < 0 ? rc : 0;
+}
+
+int fetch_get(Fetch *fetch, Key key, FetchPeer peer, const FetchBlob *blob, int64_t *bytes) {
+    int rc = fetch_get_of(fetch, key, &peer, peer.stage >= 0 ? 1 : 0, blob, bytes);
+    return rc == ERR_TIMEOUT ? fetch_name_peer(fetch, peer, rc) : rc;
 }
 
 /* A put, or with n > 0 an addition to a sum. It gives up before those do that wait for what it

@@ -1,6 +1,11 @@
 /* Fetch: one thread's way to the relay. Moves blobs between staging buffers and keys, with the
  * bounded retries and deadlines every transfer has: a transient error or a damaged answer is tried
- * again RETRY times with back-off, then reported naming key, peer and the peer's last heartbeat. */
+ * again RETRY times with back-off, then reported naming key, peer and the peer's last heartbeat.
+ *
+ * A wait ends when the order's wait timeout has passed since anything was seen of those waited for:
+ * one that loads, evaluates or replays what came before is not given up for being slow. Seen is
+ * what their heartbeats tell: another attempt, step or state, objects moved; being alive alone is
+ * not enough but in states that wait for nobody. FETCH_MAX_WAITS timeouts end it in any case. */
 #ifndef FUNCPIPE_WORKER_FETCH_H
 #define FUNCPIPE_WORKER_FETCH_H
 
@@ -11,7 +16,7 @@
 #include "storage/blob.h"
 #include "storage/key.h"
 
-enum { FETCH_TRIES = 4 };
+enum { FETCH_TRIES = 4, FETCH_MAX_WAITS = 12, FETCH_MAX_PEERS = 32 };
 
 typedef struct Fetch {
     Relay *relay;
@@ -40,6 +45,10 @@ int fetch_init(Fetch *fetch, const Order *order, Relay *take_relay);
 void fetch_done(Fetch *fetch);
 /* Wait for the blob under `key` and check it. Adds the size to *bytes. */
 int fetch_get(Fetch *fetch, Key key, FetchPeer peer, const FetchBlob *blob, int64_t *bytes);
+/* The same for what any of n workers may be late with, of which the first FETCH_MAX_PEERS are
+ * looked at; errors name none. */
+int fetch_get_of(Fetch *fetch, Key key, const FetchPeer *peers, int32_t n, const FetchBlob *blob,
+                 int64_t *bytes);
 /* Seal and publish. Returns 1 when the key was there already (the first content stays). */
 int fetch_put(Fetch *fetch, Key key, const FetchBlob *blob, int64_t *bytes);
 /* Seal as contribution `index` of n and add to the sum under `key` (relay_add). 1 as above. */
