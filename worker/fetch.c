@@ -8,7 +8,8 @@
 #include "core/report.h"
 #include "core/text.h"
 
-enum { FETCH_BACKOFF_MS = 20, FETCH_LOOKS = 4 }; /* looks at heartbeats in a wait timeout */
+enum { FETCH_BACKOFF_MS = 20, FETCH_MAX_BACKOFF_MS = 1000 };
+enum { FETCH_LOOKS = 4 }; /* looks at heartbeats in a wait timeout */
 
 int fetch_init(Fetch *fetch, const Order *order, Relay *take_relay) {
     memset(fetch, 0, sizeof *fetch);
@@ -18,6 +19,11 @@ int fetch_init(Fetch *fetch, const Order *order, Relay *take_relay) {
     if (pthread_mutex_init(&fetch->lock, NULL) != 0) {
         return err_set(ERR_MEMORY, "a lock could not be made");
     }
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&fetch->changed, &attr);
+    pthread_condattr_destroy(&attr);
     return text_copy(fetch->space.job, sizeof fetch->space.job, order->job);
 }
 
@@ -27,6 +33,7 @@ void fetch_done(Fetch *fetch) {
     }
     relay_close(fetch->relay);
     pthread_mutex_destroy(&fetch->lock);
+    pthread_cond_destroy(&fetch->changed);
     memset(fetch, 0, sizeof *fetch);
 }
 
@@ -42,6 +49,14 @@ static void fetch_end(Fetch *fetch) {
     fetch->waiting[0] = '\0';
     fetch->counted = fetch->relay->counters;
     pthread_mutex_unlock(&fetch->lock);
+}
+
+void fetch_interrupt(Fetch *fetch, bool on) {
+    pthread_mutex_lock(&fetch->lock);
+    fetch->interrupted = on;
+    pthread_cond_broadcast(&fetch->changed);
+    pthread_mutex_unlock(&fetch->lock);
+    relay_interrupt(fetch->relay, on);
 }
 
 void fetch_traffic(Fetch *fetch, Traffic *sum) {
@@ -87,13 +102,30 @@ static int fetch_name_peer(Fetch *fetch, FetchPeer peer, int code) {
                        (long long)heartbeat.step);
 }
 
-static bool fetch_worth_retry(int code, int attempt, int64_t deadline_ns) {
+static bool fetch_worth_retry(int code, int n_tries, int64_t deadline_ns) {
     return code < 0 && err_retry(code) && code != ERR_TIMEOUT && code != ERR_KILLED &&
-           attempt + 1 < FETCH_TRIES && clock_now_ns() < deadline_ns;
+           n_tries < FETCH_TRIES && clock_now_ns() < deadline_ns;
 }
 
-static void fetch_back_off(int attempt) {
-    clock_sleep_until(clock_deadline_ms((int64_t)FETCH_BACKOFF_MS << attempt));
+/* The pause behind so many others, each twice as long; ERR_CANCELLED when interrupted. */
+static int fetch_back_off(Fetch *fetch, const char *key, int n_pauses, int64_t deadline_ns) {
+    int64_t ms = FETCH_BACKOFF_MS;
+    for (int i = 0; i < n_pauses && ms < FETCH_MAX_BACKOFF_MS; i++) {
+        ms *= 2;
+    }
+    int64_t until_ns = clock_deadline_ms(ms < FETCH_MAX_BACKOFF_MS ? ms : FETCH_MAX_BACKOFF_MS);
+    until_ns = until_ns < deadline_ns ? until_ns : deadline_ns;
+    const struct timespec until = {.tv_sec = until_ns / CLOCK_NS_PER_S,
+                                   .tv_nsec = until_ns % CLOCK_NS_PER_S};
+    fetch->relay->counters.n_retries++;
+    pthread_mutex_lock(&fetch->lock);
+    while (!fetch->interrupted && clock_now_ns() < until_ns) {
+        pthread_cond_timedwait(&fetch->changed, &fetch->lock, &until);
+    }
+    const bool interrupted = fetch->interrupted;
+    pthread_mutex_unlock(&fetch->lock);
+    return interrupted ? err_set(ERR_CANCELLED, "another try to move '%s' was interrupted", key)
+                       : 0;
 }
 
 /* ---- waiting ---- */
@@ -162,20 +194,23 @@ int fetch_get_of(Fetch *fetch, Key key, const FetchPeer *peers, int32_t n, const
     size_t got = 0;
     fetch_begin_wait(fetch, peers, n, &wait);
     fetch_set_waiting(fetch, key.text);
-    for (int attempt = 0;;) {
+    for (int n_tries = 1;; n_tries++) {
         rc = relay_get(fetch->relay, key.text, blob->bytes, blob->capacity, fetch_next_look(&wait),
                        &got);
         if (rc == ERR_TIMEOUT && fetch_waits_on(fetch, &wait)) {
+            n_tries--;
             continue;
         }
         if (rc >= 0) {
             rc = blob_check(blob->bytes, got, key.text, blob->tensors, blob->n_tensors);
         }
-        if (!fetch_worth_retry(rc, attempt, wait.until_ns)) {
+        if (!fetch_worth_retry(rc, n_tries, wait.until_ns)) {
             break;
         }
-        fetch->relay->counters.n_retries++;
-        fetch_back_off(attempt++);
+        rc = fetch_back_off(fetch, key.text, n_tries - 1, wait.until_ns);
+        if (rc < 0) {
+            break;
+        }
     }
     fetch_end(fetch);
     *bytes += rc >= 0 ? (int64_t)got : 0;
@@ -192,15 +227,21 @@ int fetch_get(Fetch *fetch, Key key, FetchPeer peer, const FetchBlob *blob, int6
 static int fetch_send(Fetch *fetch, const char *key, int index, int n, Slice part) {
     const int64_t wait_ms = fetch->order->wait_timeout_ms;
     const int64_t deadline = clock_deadline_ms(wait_ms - wait_ms / 4);
-    for (int attempt = 0;; attempt++) {
+    int n_tries = 0;
+    for (int n_pauses = 0;; n_pauses++) {
         int rc = n > 0 ? relay_add(fetch->relay, key, index, n, &part, 1, deadline)
                        : relay_put(fetch->relay, key, &part, 1, deadline);
-        if (!fetch_worth_retry(rc, attempt, deadline)) {
+        n_tries += rc != ERR_FULL; /* one that is full has room when others have got on */
+        bool again = fetch_worth_retry(rc, n_tries, deadline);
+        if (again) {
+            const int paused = fetch_back_off(fetch, key, n_pauses, deadline);
+            again = paused >= 0 && clock_now_ns() < deadline; /* else its error says the most */
+            rc = paused < 0 ? paused : rc;
+        }
+        if (!again) {
             fetch_end(fetch);
             return rc;
         }
-        fetch->relay->counters.n_retries++;
-        fetch_back_off(attempt);
     }
 }
 

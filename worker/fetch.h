@@ -1,6 +1,7 @@
 /* Fetch: one thread's way to the relay. Moves blobs between staging buffers and keys, with the
  * bounded retries and deadlines every transfer has: a transient error or a damaged answer is tried
- * again RETRY times with back-off, then reported naming key, peer and the peer's last heartbeat.
+ * again FETCH_TRIES times with back-off, then reported naming key, peer and the peer's last
+ * heartbeat. A full relay gets as long as the put has: what others have read is dropped in time.
  *
  * A wait ends when the order's wait timeout has passed since anything was seen of those waited for:
  * one that loads, evaluates or replays what came before is not given up for being slow. Seen is
@@ -22,9 +23,11 @@ typedef struct Fetch {
     Relay *relay;
     const Order *order;
     KeySpace space;
-    pthread_mutex_t lock; /* of the next two, which the heartbeat reads */
+    pthread_mutex_t lock; /* of the rest; the heartbeat reads the next two */
     char waiting[RELAY_KEY_BYTES];
     RelayCounters counted; /* the relay's, as of the last transfer's end */
+    bool interrupted;
+    pthread_cond_t changed; /* it is interrupted */
 } Fetch;
 
 /* A blob in a staging buffer: where it lies and what it must hold. */
@@ -55,6 +58,8 @@ int fetch_put(Fetch *fetch, Key key, const FetchBlob *blob, int64_t *bytes);
 int fetch_add(Fetch *fetch, Key key, int index, int n, const FetchBlob *blob, int64_t *bytes);
 /* Publish plain bytes with the same retries. */
 int fetch_put_bytes(Fetch *fetch, Key key, const void *data, size_t bytes);
+/* As relay_interrupt, for pauses between tries, too. Thread-safe. */
+void fetch_interrupt(Fetch *fetch, bool on);
 /* Add what has been moved, as of the last transfer's end. Thread-safe. */
 void fetch_traffic(Fetch *fetch, Traffic *sum);
 /* Copy of the key being waited for; "" when none. Thread-safe. */

@@ -222,7 +222,7 @@ static int run_step_end(void *ctx, int64_t step) {
 static void run_interrupt(void *ctx, bool on) {
     Worker *worker = ctx;
     for (int q = 0; q < QUEUE_N; q++) {
-        relay_interrupt(worker->fetches[q].relay, on);
+        fetch_interrupt(&worker->fetches[q], on);
     }
     reduce_interrupt(worker->reduce, on);
 }

@@ -51,7 +51,7 @@ static void transfers_fail(Transfers *transfers, int code) {
         queue->last = NULL;
     }
     for (int i = 0; i < transfers->n_threads; i++) {
-        relay_interrupt(transfers->threads[i].fetch.relay, true);
+        fetch_interrupt(&transfers->threads[i].fetch, true);
     }
 }
 
@@ -260,7 +260,7 @@ int transfers_wait(Transfers *transfers, int64_t *bytes) {
 
 void transfers_interrupt(Transfers *transfers, bool on) {
     for (int i = 0; i < transfers->n_threads; i++) {
-        relay_interrupt(transfers->threads[i].fetch.relay, on);
+        fetch_interrupt(&transfers->threads[i].fetch, on);
     }
 }
 

@@ -151,3 +151,67 @@ Test(fetch, every_wait_ends) {
     cr_expect(ms >= 50 * FETCH_MAX_WAITS - 5 && ms < 50 * (FETCH_MAX_WAITS + 20), "%lld ms",
               (long long)ms);
 }
+
+/* ---- a relay that is full for a while ---- */
+
+static RelayOps ops_that_are_full;
+static int64_t full_until_ns;
+static int (*put_at_once)(Relay *relay, const char *key, const Slice *parts, int n_parts,
+                          int64_t deadline_ns);
+
+static int put_when_room(Relay *relay, const char *key, const Slice *parts, int n_parts,
+                         int64_t deadline_ns) {
+    if (clock_now_ns() < full_until_ns)
+        return err_set(ERR_FULL, "putting '%s': no room", key);
+    return put_at_once(relay, key, parts, n_parts, deadline_ns);
+}
+
+static void rig_fill(Rig *rig, int64_t full_ms) {
+    ops_that_are_full = *rig->fetch.relay->ops;
+    put_at_once = ops_that_are_full.put;
+    ops_that_are_full.put = put_when_room;
+    rig->fetch.relay->ops = &ops_that_are_full;
+    full_until_ns = clock_deadline_ms(full_ms);
+}
+
+Test(fetch, a_full_relay_may_get_room) {
+    Rig rig;
+    int64_t bytes = 0;
+    rig_open(&rig, 60000);
+    rig_fill(&rig, 500);
+    cr_expect_eq(fetch_put(&rig.fetch, the_key(), &rig.blob, &bytes), 0, "%s", err_text());
+    cr_expect_geq(clock_now_ns(), full_until_ns);
+    rig_close(&rig);
+}
+
+/* It is given up, with the reason, before those give up that wait for the object. */
+Test(fetch, a_full_relay_that_stays_full) {
+    Rig rig;
+    int64_t bytes = 0;
+    rig_open(&rig, 400);
+    rig_fill(&rig, 60000);
+    const int64_t begin_ns = clock_now_ns();
+    cr_expect_eq(fetch_put(&rig.fetch, the_key(), &rig.blob, &bytes), ERR_FULL);
+    cr_expect_geq(clock_now_ns() - begin_ns, 290 * CLOCK_NS_PER_MS);
+    rig_close(&rig);
+}
+
+static void *interrupt_main(void *arg) {
+    clock_sleep_until(clock_deadline_ms(100));
+    fetch_interrupt(arg, true);
+    return NULL;
+}
+
+Test(fetch, a_pause_can_be_interrupted) {
+    Rig rig;
+    pthread_t thread;
+    int64_t bytes = 0;
+    rig_open(&rig, 60000);
+    rig_fill(&rig, 60000);
+    const int64_t begin_ns = clock_now_ns();
+    cr_assert_eq(pthread_create(&thread, NULL, interrupt_main, &rig.fetch), 0);
+    cr_expect_eq(fetch_put(&rig.fetch, the_key(), &rig.blob, &bytes), ERR_CANCELLED);
+    cr_expect_lt(clock_now_ns() - begin_ns, 5 * CLOCK_NS_PER_S);
+    pthread_join(thread, NULL);
+    rig_close(&rig);
+}
