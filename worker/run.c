@@ -520,15 +520,21 @@ static int run_write_trace(const Worker *worker) {
     return rc;
 }
 
-/* What a failed attempt did is what one wants to see; its error stays the first. */
-static int run_end_trace(const Worker *worker, int rc) {
+/* What a failed attempt did is what one wants to see, too. That it could not be written changes
+ * nothing about how the worker ends. */
+static void run_end_trace(const Worker *worker) {
+    const WorkerEnv *env = worker->env;
     ErrNote note;
     if (worker->order->trace_path[0] == '\0' || worker->train_vm == NULL) {
-        return rc;
+        return;
     }
     err_copy(&note);
-    int written = run_write_trace(worker);
-    return rc < 0 ? err_restore(&note) : written;
+    if (run_write_trace(worker) < 0 && env->say != NULL) {
+        char line[ERR_NOTE_BYTES + 64];
+        snprintf(line, sizeof line, "there is no trace: %s", err_text());
+        env->say(env->ctx, line);
+    }
+    (void)err_restore(&note);
 }
 
 int worker_run(const Order *order, const WorkerEnv *env, WorkerResult *out_result) {
@@ -548,7 +554,7 @@ int worker_run(const Order *order, const WorkerEnv *env, WorkerResult *out_resul
     if (rc >= 0) {
         rc = run_slice(worker);
     }
-    rc = run_end_trace(worker, rc);
+    run_end_trace(worker);
     memset(out_result, 0, sizeof *out_result);
     out_result->code = rc < 0 ? rc : 0;
     out_result->step = worker->step;

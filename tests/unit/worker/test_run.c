@@ -102,3 +102,22 @@ Test(run, last_heartbeat) {
         rig_close(&rig);
     }
 }
+
+/* A trace that cannot be written is told, and takes nothing from what was done. */
+Test(run, trace_that_cannot_be_written) {
+    Rig rig;
+    WorkerResult result;
+    Heartbeat heartbeat;
+    rig_open(&rig);
+    snprintf(rig.order.trace_path, sizeof rig.order.trace_path, "%s/nowhere/trace.json",
+             rig.folder);
+    cr_assert_eq(rig_run(&rig, &result), 0, "%s", err_text());
+    cr_expect_eq(result.code, 0);
+    cr_expect_eq(result.step, 3);
+    cr_expect_eq(rig.n_said, 1);
+    cr_expect(strstr(rig.said, "no trace") && strstr(rig.said, "/nowhere/trace.json"), "%s",
+              rig.said);
+    read_heartbeat(&rig, &heartbeat);
+    cr_expect_str_eq(heartbeat.state, "done");
+    rig_close(&rig);
+}
