@@ -304,6 +304,13 @@ int config_parse_plan(JsonObject *root, const Model *model, PlanRequest *out_pla
     TRY_DONE(text_copy(plan.schedule, sizeof plan.schedule, schedule_names[schedule]));
     TRY_DONE(parse_numbers(&object, &plan));
     TRY_DONE(parse_reduce(&object, &plan.reduce));
+    for (int32_t s = 0; s < plan.n_stages; s++) {
+        rc = reduction_check(&plan.reduce, plan.replicas[s]);
+        if (rc < 0) {
+            err_context(rc, "$.plan.reduce.form: stage %d", s);
+            goto done;
+        }
+    }
     TRY_DONE(json_end(&object));
     *out_plan = plan;
 done:

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "core/err.h"
+
 /* What is taken for granted where nothing was measured: a store in the same data centre. */
 enum { TYPICAL_LATENCY_US = 1000 };
 enum { CHUNK_LATENCIES = 5, CHUNK_LEAST_BYTES = 64 << 10, CHUNK_MOST_BYTES = REDUCE_CHUNK_BYTES };
@@ -33,18 +35,30 @@ static double seconds_of(const ReduceSpec *spec, ReduceForm form, int64_t bytes,
     }
 }
 
-ReduceForm reduction_choose(const ReduceSpec *spec, int64_t bytes, int32_t n_holders) {
+ReduceForm reduction_choose(const ReduceSpec *spec, int64_t bytes, int32_t n_holders,
+                            int32_t n_members) {
+    const bool store_sums =
+        spec->store_adds && spec->wire == REDUCE_F32 && n_members <= REDUCE_MAX_ADDED;
     ReduceForm best = REDUCE_WHOLE;
     if (spec->form != REDUCE_AUTO)
         return spec->form;
     for (int form = REDUCE_CHUNKED; form < REDUCE_N_FORMS; form++) {
-        if (form == REDUCE_IN_STORE && (!spec->store_adds || spec->wire != REDUCE_F32))
+        if (form == REDUCE_IN_STORE && !store_sums)
             continue;
         if (seconds_of(spec, (ReduceForm)form, bytes, n_holders) <
             seconds_of(spec, best, bytes, n_holders))
             best = (ReduceForm)form;
     }
     return best;
+}
+
+int reduction_check(const ReduceSpec *spec, int32_t n_members) {
+    if (spec->form != REDUCE_IN_STORE || n_members <= REDUCE_MAX_ADDED)
+        return 0;
+    return err_set(ERR_ARGUMENT,
+                   "a store sums at most %d contributions, not the %d that there are: the form "
+                   "\"in_store\" must be \"auto\", \"whole\" or \"chunked\"",
+                   REDUCE_MAX_ADDED, n_members);
 }
 
 int64_t reduction_chunk_bytes(const ReduceSpec *spec) {

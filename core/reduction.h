@@ -19,6 +19,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { REDUCE_MAX_ADDED = 1024 }; /* contributions that a store adds up to one sum */
+
 #define REDUCE_CHUNK_BYTES (INT64_C(256) << 10) /* without any spec */
 #define REDUCE_LEAST_CHUNK_BYTES (INT64_C(4) << 10)
 #define REDUCE_MAX_CHUNK_BYTES (INT64_C(64) << 20)
@@ -57,9 +59,13 @@ typedef struct ReduceSpec { /* one for all workers of a job: they must agree */
 extern const char *const reduction_form_names[REDUCE_N_FORMS]; /* "auto", "whole", ... */
 extern const char *const reduction_wire_names[REDUCE_N_WIRES]; /* "f32", "bf16" */
 
-/* The form for a vector of `bytes` (on the wire) and so many holders: the spec's, or the one with
- * the smallest of the times above. Never AUTO. A 16-bit wire is not summed in the store. */
-ReduceForm reduction_choose(const ReduceSpec *spec, int64_t bytes, int32_t n_holders);
+/* The form for a vector of `bytes` (on the wire), so many holders and contributions (some holders
+ * have several): the spec's, or the one with the smallest of the times above. Never AUTO. A 16-bit
+ * wire, or more than REDUCE_MAX_ADDED contributions, are not summed in the store. */
+ReduceForm reduction_choose(const ReduceSpec *spec, int64_t bytes, int32_t n_holders,
+                            int32_t n_members);
+/* ERR_ARGUMENT when so many contributions cannot be summed in the spec's form. */
+int reduction_check(const ReduceSpec *spec, int32_t n_members);
 
 /* The largest object: the spec's, or what the link moves in five times a request's latency (and in
  * 5 ms at least), so that moving it counts for more than asking; 64 to 256 KiB. More would only

@@ -13,9 +13,10 @@
 #define FUNCPIPE_STORAGE_SUM_H
 
 #include "core/buf.h"
+#include "core/reduction.h"
 #include "storage/key.h"
 
-enum { SUM_MAX_PARTS = 1024 };
+enum { SUM_MAX_PARTS = REDUCE_MAX_ADDED };
 #define SUM_MAX_PART_BYTES ((size_t)256 << 20) /* of one contribution */
 #define SUM_MAX_HELD_BYTES ((size_t)256 << 20) /* of what came early, usually */
 

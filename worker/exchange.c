@@ -393,8 +393,8 @@ static int copy_setup(Exchange *exchange, const ExchangeSetup *setup) {
 }
 
 static ReduceForm form_of(const ExchangeSetup *setup) {
-    const int64_t element = setup->spec.wire == REDUCE_BF16 ? 2 : 4;
-    return reduction_choose(&setup->spec, setup->n_floats * element, setup->n_holders);
+    const int64_t bytes = setup->n_floats * (setup->spec.wire == REDUCE_BF16 ? 2 : 4);
+    return reduction_choose(&setup->spec, bytes, setup->n_holders, setup->n_members);
 }
 
 int exchange_threads_down(const ExchangeSetup *setup) {

@@ -99,12 +99,14 @@ static int reduce_list_parts(Reduce *reduce) {
     return 0;
 }
 
-static int reduce_open_transfers(Reduce *reduce, const ExchangeSetup *exchange) {
-    if (reduce->transfers != NULL) {
-        return 0;
+static int reduce_open_exchange(Reduce *reduce, const ExchangeSetup *exchange,
+                                Exchange **out_exchange) {
+    TRY(reduction_check(&exchange->spec, exchange->n_members));
+    if (reduce->transfers == NULL) {
+        TRY(transfers_open(reduce->setup.order, reduce->setup.open_relay, reduce->setup.ctx,
+                           WORKER_LINKS_UP, exchange_threads_down(exchange), &reduce->transfers));
     }
-    return transfers_open(reduce->setup.order, reduce->setup.open_relay, reduce->setup.ctx,
-                          WORKER_LINKS_UP, exchange_threads_down(exchange), &reduce->transfers);
+    return exchange_open(exchange, reduce->transfers, out_exchange);
 }
 
 /* The stage's own parameters, over its replicas. */
@@ -142,8 +144,7 @@ static int reduce_open_replicas(Reduce *reduce) {
     }
     if (reduce->replicas > 1 && last != NULL) {
         last->ends_exchange = true;
-        TRY_DONE(reduce_open_transfers(reduce, &exchange));
-        TRY_DONE(exchange_open(&exchange, reduce->transfers, &reduce->replicas_sum));
+        TRY_DONE(reduce_open_exchange(reduce, &exchange, &reduce->replicas_sum));
     }
     for (int32_t i = 0; i < reduce->n_parts; i++) {
         if (!reduce->parts[i].state->tied_across) {
@@ -228,10 +229,7 @@ static int reduce_open_tied(Reduce *reduce, ReducePart *part) {
                                     .n_own = group.n_own,
                                     .spec = reduce->setup.order->plan.reduce};
     if (rc >= 0) {
-        rc = reduce_open_transfers(reduce, &exchange);
-    }
-    if (rc >= 0) {
-        rc = exchange_open(&exchange, reduce->transfers, &part->exchange);
+        rc = reduce_open_exchange(reduce, &exchange, &part->exchange);
     }
     part->ends_exchange = part->exchange != NULL;
     reduce_group_done(&group);

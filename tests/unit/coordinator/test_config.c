@@ -146,6 +146,8 @@ Test(config, refuses_wrong_types_and_units) {
     refuse("shuffle", "1", ERR_FORMAT, "true or false");
     refuse("plan", "3", ERR_FORMAT, "$.plan: expected an object");
     refuse("plan.recompute", "1", ERR_FORMAT, "$.plan.recompute");
+    refuse("plan", "{\"replicas\": 1025, \"reduce\": {\"form\": \"in_store\"}}", ERR_ARGUMENT,
+           "$.plan.reduce.form: stage 0: a store sums at most 1024 contributions");
     refuse("plan.replicas", "true", ERR_FORMAT, "$.plan.replicas: expected a number, an array");
     refuse("plan.replicas", "0", ERR_ARGUMENT, "$.plan.replicas: expected a whole number from 1");
     refuse("relay", "/dev/shm/x", ERR_ARGUMENT, "$.relay");

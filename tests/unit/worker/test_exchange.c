@@ -427,17 +427,30 @@ Test(exchange, a_missing_holder_is_named) {
 
 Test(reduction, the_fastest_form_is_chosen) {
     ReduceSpec spec = {.latency_us = 20000, .rate_bytes_per_s = 70000000};
-    cr_expect_eq(reduction_choose(&spec, 4096, 8), REDUCE_WHOLE);
-    cr_expect_eq(reduction_choose(&spec, 64 << 20, 2),
+    cr_expect_eq(reduction_choose(&spec, 4096, 8, 8), REDUCE_WHOLE);
+    cr_expect_eq(reduction_choose(&spec, 64 << 20, 2, 2),
                  REDUCE_WHOLE); /* the same bytes, less waiting */
-    cr_expect_eq(reduction_choose(&spec, 64 << 20, 4), REDUCE_CHUNKED);
+    cr_expect_eq(reduction_choose(&spec, 64 << 20, 4, 4), REDUCE_CHUNKED);
     spec.store_adds = true;
-    cr_expect_eq(reduction_choose(&spec, 64 << 20, 4), REDUCE_IN_STORE);
-    cr_expect_eq(reduction_choose(&spec, 64 << 20, 2), REDUCE_WHOLE);
+    cr_expect_eq(reduction_choose(&spec, 64 << 20, 4, 4), REDUCE_IN_STORE);
+    cr_expect_eq(reduction_choose(&spec, 64 << 20, 2, 2), REDUCE_WHOLE);
     spec.wire = REDUCE_BF16;
-    cr_expect_eq(reduction_choose(&spec, 64 << 20, 4), REDUCE_CHUNKED);
+    cr_expect_eq(reduction_choose(&spec, 64 << 20, 4, 4), REDUCE_CHUNKED);
     spec.form = REDUCE_WHOLE;
-    cr_expect_eq(reduction_choose(&spec, 64 << 20, 4), REDUCE_WHOLE);
+    cr_expect_eq(reduction_choose(&spec, 64 << 20, 4, 4), REDUCE_WHOLE);
+}
+
+/* A store adds no more than so many. */
+Test(reduction, too_many_for_the_store) {
+    ReduceSpec spec = {.store_adds = true};
+    cr_expect_eq(reduction_choose(&spec, 64 << 20, 1024, 1024), REDUCE_IN_STORE);
+    cr_expect_eq(reduction_choose(&spec, 64 << 20, 1025, 1025), REDUCE_CHUNKED);
+    cr_expect_eq(reduction_choose(&spec, 64 << 20, 600, 1200), REDUCE_CHUNKED);
+    cr_expect_eq(reduction_check(&spec, 1025), 0);
+    spec.form = REDUCE_IN_STORE;
+    cr_expect_eq(reduction_check(&spec, 1024), 0);
+    cr_expect_eq(reduction_check(&spec, 1025), ERR_ARGUMENT);
+    cr_expect(strstr(err_text(), "at most 1024 contributions, not the 1025"), "%s", err_text());
 }
 
 Test(reduction, chunks_move_in_some_latencies) {
