@@ -6,6 +6,21 @@
 #include "core/err.h"
 #include "worker/layers_internal.h"
 
+/* Sizes come from an order: they are counted up to this, and what reaches it is refused. */
+#define PLAN_MOST_BYTES ((size_t)1 << 56)
+
+static size_t plan_sum(size_t bytes, size_t more) {
+    return bytes < PLAN_MOST_BYTES && more < PLAN_MOST_BYTES - bytes ? bytes + device_align(more)
+                                                                     : PLAN_MOST_BYTES;
+}
+
+/* ERR_LIMIT when n times so many bytes are more than any memory. */
+static int plan_check(size_t bytes, size_t n, const char *what) {
+    return bytes < PLAN_MOST_BYTES / (n + 1)
+               ? 0
+               : err_set(ERR_LIMIT, "the %s of %zu micro-batches do not fit any memory", what, n);
+}
+
 /* Time line of the slab: forward of local layer i at i, backward at 2n - 1 - i. */
 static int32_t plan_backward_time(const Layers *layers, int32_t local) {
     return 2 * layers->n_local - 1 - local;
@@ -22,8 +37,14 @@ static bool plan_is_local(const Layers *layers, int32_t layer) {
 
 static size_t plan_value_bytes(const Layers *layers, int32_t value) {
     const Value *v = &layers->model->values[value];
-    return device_align(layers->setup.ops->value_bytes(layers->setup.device, v->dtype, &v->shape,
-                                                       layers->max_rows));
+    const int64_t elements = shape_elements(&v->shape);
+    int64_t bytes = 0;
+    if (elements < 0 || __builtin_mul_overflow(elements, layers->max_rows, &bytes) ||
+        __builtin_mul_overflow(bytes, dtype_bytes(v->dtype), &bytes)) {
+        return PLAN_MOST_BYTES;
+    }
+    return plan_sum(0, layers->setup.ops->value_bytes(layers->setup.device, v->dtype, &v->shape,
+                                                      layers->max_rows));
 }
 
 /* A plain value may lie in host staging memory when the device computes there. */
@@ -35,17 +56,18 @@ static bool plan_direct(const Layers *layers, int32_t value) {
 
 static Home plan_slot(Layers *layers, size_t bytes) {
     Home home = {.kind = HOME_SLOT, .offset = layers->slot_bytes};
-    layers->slot_bytes += device_align(bytes);
+    layers->slot_bytes = plan_sum(layers->slot_bytes, bytes);
     return home;
 }
 
 static Home plan_host(Layers *layers, size_t bytes) {
     Home home = {.kind = HOME_HOST, .offset = layers->staging_bytes};
-    layers->staging_bytes += device_align(bytes);
+    layers->staging_bytes = plan_sum(layers->staging_bytes, bytes);
     return home;
 }
 
 static int plan_shared(Slab *slab, size_t bytes, int32_t begin, int32_t end, Home *out_home) {
+    TRY(plan_check(bytes, 1, "activations"));
     int area = slab_add(slab, bytes, begin, end);
     TRY(area);
     *out_home = (Home){.kind = HOME_SHARED, .area = area};
@@ -374,7 +396,7 @@ static int plan_targets(Layers *layers, int32_t i) {
         target->first = plan_is_first(layers, value, i, x, own);
         if (!target->first) {
             target->scratch = adding;
-            adding += plan_value_bytes(layers, value);
+            adding = plan_sum(adding, plan_value_bytes(layers, value));
         }
     }
     if (adding > layers->adding_bytes) {
@@ -397,15 +419,15 @@ static int plan_add_scratch(Layers *layers, Slab *slab) {
             layers->adding_bytes = bytes;
         }
     }
+    const size_t slots = (size_t)layers->setup.n_slots;
+    TRY(plan_check(layers->scratch_bytes, 1, "intermediate results"));
+    TRY(plan_check(layers->adding_bytes, 1, "gradients"));
+    TRY(plan_check(layers->slot_bytes, slots, "activations"));
+    TRY(plan_check(layers->staging_bytes, slots, "objects"));
     layers->area_scratch = slab_add(slab, layers->scratch_bytes, 0, 2 * n);
     TRY(layers->area_scratch);
     layers->area_adding = slab_add(slab, layers->adding_bytes, n, 2 * n);
     TRY(layers->area_adding);
-    const size_t slots = (size_t)layers->setup.n_slots;
-    if (layers->slot_bytes > SIZE_MAX / 2 / (slots + 1)) {
-        return err_set(ERR_LIMIT, "the activations of %zu micro-batches do not fit any memory",
-                       slots);
-    }
     layers->area_slots = slab_add(slab, slots * layers->slot_bytes, 0, 2 * n);
     return layers->area_slots < 0 ? layers->area_slots : 0;
 }
