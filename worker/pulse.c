@@ -244,6 +244,12 @@ int pulse_set_vm(Pulse *pulse, Vm *vm, bool training) {
         pulse->before.wait_ns += totals.wait_ns;
         pulse->before.step = pulse->training ? totals.step : pulse->before.step;
     }
+    if (vm != NULL) { /* what it has done before is counted */
+        VmTotals totals;
+        vm_totals(vm, &totals);
+        pulse->before.busy_ns -= totals.busy_ns;
+        pulse->before.wait_ns -= totals.wait_ns;
+    }
     pulse->vm = vm;
     pulse->training = training;
     bool superseded = pulse->superseded;

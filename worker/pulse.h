@@ -32,7 +32,7 @@ typedef struct Pulse {
     const char *state; /* a literal */
     Vm *vm;            /* the one that runs now; may be NULL */
     bool training;     /* its steps are train steps */
-    VmTotals before;   /* totals of those that ran before */
+    VmTotals before;   /* what vm's totals, which go on from run to run, are to be added to */
     bool closing, superseded;
     bool save_wished; /* the control note's save, when last read */
     /* DECISION_ bits to be decided next (leader); whoever decides takes them. */

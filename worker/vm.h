@@ -50,7 +50,7 @@ void vm_close(Vm *vm);
 int vm_run(Vm *vm, int64_t first_step, int64_t end_step);
 /* Between runs: what the records of later runs are to be labelled with (0 before). */
 void vm_label(Vm *vm, int64_t label);
-/* Thread-safe, approximate while running. */
+/* Of all runs so far. Thread-safe, approximate while running. */
 void vm_totals(const Vm *vm, VmTotals *out_totals);
 /* Thread-safe: make vm_run end with this error soon (the heartbeat found a newer attempt, ...). */
 void vm_abort(Vm *vm, int code, const char *text);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/err.h"
 #include "core/text.h"
 #include "storage/key.h"
@@ -17,6 +18,7 @@ typedef struct Rig {
     Order order;
     char folder[256];
     int64_t fail_step; /* its first instruction fails; -1: none */
+    int64_t pause_ms;  /* in every instruction */
     char said[512];    /* the last line */
     int n_said;
 } Rig;
@@ -30,6 +32,8 @@ static int open_relay(void *ctx, const Order *order, Relay **out_relay) {
 static int before(void *ctx, const Instr *instr, int64_t step, bool eval) {
     const Rig *rig = ctx;
     (void)instr, (void)eval;
+    if (rig->pause_ms > 0)
+        clock_sleep_until(clock_deadline_ms(rig->pause_ms));
     return step == rig->fail_step ? err_set(ERR_KILLED, "killed in step %lld", (long long)step) : 0;
 }
 
@@ -39,7 +43,8 @@ static void say(void *ctx, const char *line) {
     snprintf(rig->said, sizeof rig->said, "%s", line);
 }
 
-static void rig_open(Rig *rig) {
+/* Evaluates after every so many steps; 0: never. */
+static void rig_open(Rig *rig, int64_t eval_every) {
     Program train, eval;
     Buf text;
     memset(rig, 0, sizeof *rig);
@@ -50,10 +55,16 @@ static void rig_open(Rig *rig) {
     cr_assert_eq(relay_mem_store_open(&rig->store), 0);
     cr_assert_geq(temp_make(rig->folder, sizeof rig->folder, "run"), 0);
     cr_assert_geq(sim_job_init(&rig->job, "mlp"), 0, "%s", err_text());
+    if (eval_every > 0)
+        sim_job_eval(&rig->job, 8, eval_every);
     cr_assert_geq(sim_programs(&rig->job, 0, 0, &train, &eval), 0, "%s", err_text());
     cr_assert_geq(order_copy(&rig->job.order, &rig->order), 0, "%s", err_text());
     cr_assert_geq(program_format(&train, 0, &text), 0, "%s", err_text());
     rig->order.program = buf_take(&text, NULL);
+    if (eval_every > 0) {
+        cr_assert_geq(program_format(&eval, 0, &text), 0, "%s", err_text());
+        rig->order.eval_program = buf_take(&text, NULL);
+    }
     rig->order.attempt = 1;
     rig->order.n_steps = rig->order.end_step = 3;
     cr_assert_geq(text_copy(rig->order.store_path, sizeof rig->order.store_path, rig->folder), 0);
@@ -92,7 +103,7 @@ Test(run, last_heartbeat) {
         Rig rig;
         WorkerResult result;
         Heartbeat heartbeat;
-        rig_open(&rig);
+        rig_open(&rig, 0);
         rig.fail_step = fails ? 1 : -1;
         cr_assert_eq(rig_run(&rig, &result), fails ? ERR_KILLED : 0, "%s", err_text());
         read_heartbeat(&rig, &heartbeat);
@@ -108,7 +119,7 @@ Test(run, trace_that_cannot_be_written) {
     Rig rig;
     WorkerResult result;
     Heartbeat heartbeat;
-    rig_open(&rig);
+    rig_open(&rig, 0);
     snprintf(rig.order.trace_path, sizeof rig.order.trace_path, "%s/nowhere/trace.json",
              rig.folder);
     cr_assert_eq(rig_run(&rig, &result), 0, "%s", err_text());
@@ -119,5 +130,22 @@ Test(run, trace_that_cannot_be_written) {
               rig.said);
     read_heartbeat(&rig, &heartbeat);
     cr_expect_str_eq(heartbeat.state, "done");
+    rig_close(&rig);
+}
+
+/* What it did is counted once, however often training and evaluation take turns. */
+Test(run, reported_times) {
+    Rig rig;
+    WorkerResult result;
+    Heartbeat heartbeat;
+    rig_open(&rig, 1);
+    rig.pause_ms = 1;
+    const int64_t begin_ns = clock_now_ns();
+    cr_assert_eq(rig_run(&rig, &result), 0, "%s", err_text());
+    const int64_t wall_us = (clock_now_ns() - begin_ns) / CLOCK_NS_PER_US;
+    read_heartbeat(&rig, &heartbeat);
+    cr_expect_gt(heartbeat.busy_us, 0);
+    cr_expect_leq(heartbeat.busy_us + heartbeat.wait_us, wall_us, "%lld + %lld of %lld us",
+                  (long long)heartbeat.busy_us, (long long)heartbeat.wait_us, (long long)wall_us);
     rig_close(&rig);
 }
