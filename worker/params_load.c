@@ -117,7 +117,8 @@ static int load_check_surplus(const LoadFiles *load, const Model *model) {
         return 0;
     }
     for (int i = 0; i < load->n_files; i++) {
-        for (int k = 0; k < safetensors_count(load->files[i]); k++) {
+        const bool update = manifest_is_update(load->manifest.files[i].name);
+        for (int k = 0; !update && k < safetensors_count(load->files[i]); k++) {
             const char *name = safetensors_at(load->files[i], k)->name;
             if (model_find_param(model, name) < 0) {
                 return err_set(ERR_FORMAT,

@@ -4,11 +4,14 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/clock.h"
 #include "core/err.h"
+#include "core/hash.h"
 #include "core/text.h"
 #include "storage/key.h"
+#include "storage/manifest.h"
 #include "tests/support/sim.h"
 #include "tests/support/temp.h"
 
@@ -147,5 +150,59 @@ Test(run, reported_times) {
     cr_expect_gt(heartbeat.busy_us, 0);
     cr_expect_leq(heartbeat.busy_us + heartbeat.wait_us, wall_us, "%lld + %lld of %lld us",
                   (long long)heartbeat.busy_us, (long long)heartbeat.wait_us, (long long)wall_us);
+    rig_close(&rig);
+}
+
+/* ---- checkpoints ---- */
+
+static void add_file(const char *folder, const char *name, Buf *text) {
+    char path[512];
+    int64_t bytes = 0;
+    uint64_t hash = 0;
+    char hex[HASH_HEX_BYTES];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    cr_assert_eq(manifest_hash_file(path, &bytes, &hash), 0, "%s", err_text());
+    cr_assert_geq(buf_printf(text, "%s{\"name\":\"%s\",\"bytes\":%lld,\"xxh3\":\"%s\"}",
+                             text->data[text->bytes - 1] == '[' ? "" : ",", name, (long long)bytes,
+                             hash_format(hash, hex)),
+                  0);
+}
+
+/* The checkpoint of step 3 with a second file of all parameters. */
+static void write_manifest(const Rig *rig, const char *folder) {
+    static const char first[] = "model-00001-of-00001.safetensors";
+    static const char second[] = "model-00002-of-00002.safetensors";
+    char paths[2][512];
+    Buf text;
+    buf_init(&text, 0);
+    snprintf(paths[0], sizeof paths[0], "%s/%s", folder, first);
+    snprintf(paths[1], sizeof paths[1], "%s/%s", folder, second);
+    cr_assert_eq(link(paths[0], paths[1]), 0);
+    buf_text(&text, "{\"version\":1,\"job\":\"sim\",\"step\":3,"
+                    "\"model_hash\":\"0000000000000000\",\"update\":\"sgd\",\"files\":[");
+    add_file(folder, first, &text);
+    add_file(folder, second, &text);
+    add_file(folder, "update-00001-of-00001.safetensors", &text);
+    buf_printf(&text, "],\"tensors\":%d}", 3 * rig->order.model.n_params);
+    snprintf(paths[0], sizeof paths[0], "%s/manifest.json", folder);
+    FILE *file = fopen(paths[0], "w");
+    cr_assert(file && fwrite(text.data, 1, text.bytes, file) == text.bytes);
+    fclose(file);
+    buf_done(&text);
+}
+
+/* It is said, whatever else is there. */
+Test(run, checkpoint_with_a_parameter_twice) {
+    Rig rig;
+    WorkerResult result;
+    rig_open(&rig, 0);
+    cr_assert_eq(rig_run(&rig, &result), 0, "%s", err_text());
+    snprintf(rig.order.resume_path, sizeof rig.order.resume_path, "%s/3", rig.folder);
+    write_manifest(&rig, rig.order.resume_path);
+    rig.order.first_step = 3;
+    rig.order.n_steps = rig.order.end_step = 4;
+    rig.order.attempt = 2;
+    cr_assert_eq(rig_run(&rig, &result), ERR_FORMAT, "%s", err_text());
+    cr_expect(strstr(result.text, "holds a parameter twice"), "%s", result.text);
     rig_close(&rig);
 }
