@@ -35,17 +35,22 @@ bool s3_client_temporary(const S3Client *client) {
     return client->credentials.token[0] != '\0';
 }
 
-/* Temporary credentials are over, and their place has others by now? */
-static bool renewed(S3Client *client, const char *code) {
+/* Temporary credentials are over, and there are others by now: in their place, or, when another
+ * flight has found them since this one was signed, here? */
+static bool renewed(S3Client *client, const S3Flight *flight, const char *code) {
     S3Url url = *client->url;
     S3Credentials fresh;
     if (strcmp(code, "ExpiredToken") != 0 && strcmp(code, "InvalidToken") != 0)
         return false;
+    if (flight->n_renewed != client->n_renewed)
+        return true;
     bool others = s3_credentials_find(&url, &fresh) >= 0 &&
                   (strcmp(fresh.key_id, client->credentials.key_id) != 0 ||
                    strcmp(fresh.token, client->credentials.token) != 0);
-    if (others)
+    if (others) {
         client->credentials = fresh;
+        client->n_renewed++;
+    }
     explicit_bzero(&fresh, sizeof fresh);
     return others;
 }
@@ -59,7 +64,7 @@ static int end_try(S3Flight *flight, CURLcode result, const S3Limits *limits) {
         return 1;
     err_copy(&client->said);
     int64_t now_ns = clock_now_ns();
-    if (verdict == S3_FAILED && renewed(client, request->answer.code))
+    if (verdict == S3_FAILED && renewed(client, flight, request->answer.code))
         verdict = S3_SKEWED;
     err_restore(&client->said);
     bool nobody = result == CURLE_COULDNT_CONNECT || result == CURLE_COULDNT_RESOLVE_HOST ||

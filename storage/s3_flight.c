@@ -206,6 +206,7 @@ static int add_headers(S3Flight *flight, const char *path) {
     int rc = 0;
     int n = 3;
     flight->signed_ms = request->answer.sent_us / 1000;
+    flight->n_renewed = client->n_renewed;
     s3_date(flight->signed_ms, date);
     snprintf(stamp, sizeof stamp, "%lld", (long long)request->answer.sent_us);
     S3Header headers[5] = {{"host", client->url->host},

@@ -21,6 +21,7 @@ typedef struct S3Flight {
     bool headed;    /* all headers are there */
     bool looked;    /* at the length of the answer */
     bool garbage;   /* an answer without end */
+    int n_renewed;  /* the client's when it was signed */
     int64_t signed_ms, date_ms;
     char region[S3_REGION_BYTES];
     char why[CURL_ERROR_SIZE];
@@ -29,6 +30,7 @@ typedef struct S3Flight {
 struct S3Client {
     S3Url *url;
     S3Credentials credentials;
+    int n_renewed; /* how often these have been replaced */
     int wake_fd;
     const atomic_bool *interrupted;
     RelayCounters *counters;

@@ -258,6 +258,26 @@ FAULT_TEST(s3_refused, credentials_renewed) {
     temp_leave();
 }
 
+/* Many requests are under way when they end: those signed before others were found are repeated. */
+FAULT_TEST(s3_refused, credentials_renewed_in_parallel) {
+    Relay *own = NULL;
+    char place[400];
+    char *data = long_content();
+    temp_enter();
+    write_keys("AKFIRST");
+    snprintf(place, sizeof place, "%s&credentials_file=%s", url, temp_path("keys"));
+    cr_assert_eq(relay_open(place, &own), 0, "%s", err_text());
+    write_keys("AKSECOND");
+    s3_fake_expire(fake, "PUT partNumber", "AKFIRST");
+    cr_expect_eq(put_long(own, "k", data, 30000), 0, "%s", err_text());
+    cr_expect_eq(s3_fake_count(fake, "PUT partNumber"), 6, "%d parts were put",
+                 s3_fake_count(fake, "PUT partNumber"));
+    cr_expect_eq(s3_fake_uploads(fake), 0);
+    relay_close(own);
+    temp_leave();
+    free(data);
+}
+
 static void open_refused(int status, const char *code, int expected, const char *words) {
     Relay *other = NULL;
     int64_t begin_ns = clock_now_ns();

@@ -46,6 +46,7 @@ struct S3Fake {
     S3FakeRule rules[S3_FAKE_MAX_RULES];
     int n_rules, n_used[S3_FAKE_MAX_RULES];
     S3FakeCreate create;
+    const char *expired_request, *expired_key; /* NULL: none */
     int64_t ahead_s, stale_ns;
     int page, n_ids, n_skewed, n_twice;
     uint64_t random;
@@ -551,6 +552,13 @@ static bool is_fresh(Call *call) {
     return false;
 }
 
+static bool is_expired(const Call *call) {
+    const S3Fake *fake = call->fake;
+    char value[1024];
+    return fake->expired_key && matches(call->method, call->address, fake->expired_request) &&
+           strstr(header(call, "authorization", value, sizeof value), fake->expired_key);
+}
+
 /* Do one request: false when the connection ends. */
 static bool serve_call(Call *call) {
     S3Fake *fake = call->fake;
@@ -562,6 +570,8 @@ static bool serve_call(Call *call) {
     bool undone = found && (rule.way == S3_FAKE_CUT_BEFORE || rule.way == S3_FAKE_SILENT);
     if (fresh && found && rule.way == S3_FAKE_REFUSE)
         refuse(call, rule.status, rule.code);
+    else if (fresh && is_expired(call))
+        refuse(call, 400, "ExpiredToken");
     else if (fresh && !undone)
         do_call(call);
     pthread_mutex_unlock(&fake->lock);
@@ -668,6 +678,13 @@ void s3_fake_rules(S3Fake *fake, const S3FakeRule *rules) {
 void s3_fake_create(S3Fake *fake, S3FakeCreate create) {
     pthread_mutex_lock(&fake->lock);
     fake->create = create;
+    pthread_mutex_unlock(&fake->lock);
+}
+
+void s3_fake_expire(S3Fake *fake, const char *request, const char *key_id) {
+    pthread_mutex_lock(&fake->lock);
+    fake->expired_request = request;
+    fake->expired_key = key_id;
     pthread_mutex_unlock(&fake->lock);
 }
 

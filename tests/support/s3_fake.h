@@ -47,6 +47,8 @@ int s3_fake_port(const S3Fake *fake);
 /* Instead of those before; ended by one without a request, copied. NULL: none. Counts anew. */
 void s3_fake_rules(S3Fake *fake, const S3FakeRule *rules);
 void s3_fake_create(S3Fake *fake, S3FakeCreate create);
+/* Such requests, signed with this key, are refused as ExpiredToken from now on. */
+void s3_fake_expire(S3Fake *fake, const char *request, const char *key_id);
 void s3_fake_clock(S3Fake *fake, int64_t ahead_s); /* of ours */
 void s3_fake_page(S3Fake *fake, int n);            /* names of one listing (1000) */
 /* A store that remembers: a name that was not there stays so for its readers this long after it was
