@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -88,7 +89,7 @@ typedef struct Run {
     size_t n, n_answered;
     size_t first; /* all in front of it have their answers */
     const S3Limits *limits;
-    int64_t cut_ns; /* when what has no answer ends after an interruption; 0: there was none */
+    int64_t cut_ns; /* when what is not done ends after an interruption; 0: there was none */
     int64_t next_ns;
 } Run;
 
@@ -133,6 +134,28 @@ static int begin_some(Run *run) {
     return 0;
 }
 
+/* Answers that have begun and come too slowly: those tries have ended, too. How many? */
+static int end_slow(Run *run) {
+    int64_t now_ns = clock_now_ns();
+    int n_ended = 0;
+    for (int i = 0; i < S3_FLIGHTS; i++) {
+        S3Flight *flight = &run->client->flights[i];
+        if (!flight->request || flight->status == 0)
+            continue;
+        int64_t until_ns = s3_flight_until_ns(flight);
+        if (now_ns < until_ns) {
+            wake_at(run, until_ns);
+            continue;
+        }
+        snprintf(flight->why, sizeof flight->why, "its answer began and came too slowly");
+        int rc = end_try(flight, CURLE_OPERATION_TIMEDOUT, run->limits);
+        TRY(rc);
+        run->n_answered += (size_t)rc;
+        n_ended++;
+    }
+    return n_ended;
+}
+
 /* How many tries have ended. */
 static int take_answers(Run *run) {
     CURLMsg *message = NULL;
@@ -146,7 +169,8 @@ static int take_answers(Run *run) {
         run->n_answered += (size_t)rc;
         n_ended++;
     }
-    return n_ended;
+    int n_slow = end_slow(run);
+    return n_slow < 0 ? n_slow : n_ended + n_slow;
 }
 
 /* Do the limits and interruptions leave time? */
@@ -156,11 +180,13 @@ static int check_time(Run *run) {
     bool interrupted = atomic_load(client->interrupted);
     bool writes = false;
     bool unanswered = false;
+    bool reads = false;
     for (int i = 0; i < S3_FLIGHTS; i++) {
         const S3Flight *flight = &client->flights[i];
         if (!flight->request)
             continue;
         writes |= flight->request->method[0] == 'P';
+        reads |= flight->request->method[0] == 'G';
         unanswered |= flight->status == 0;
     }
     if (unanswered && now_ns >= run->limits->answer_by_ns)
@@ -175,9 +201,9 @@ static int check_time(Run *run) {
     }
     if (run->cut_ns == 0)
         run->cut_ns = clock_deadline_ms(writes ? WRITE_GRACE_MS : READ_GRACE_MS);
-    if (unanswered && now_ns >= run->cut_ns)
+    if ((unanswered || reads) && now_ns >= run->cut_ns)
         return err_set(ERR_CANCELLED, "interrupted");
-    if (unanswered)
+    if (unanswered || reads)
         wake_at(run, run->cut_ns);
     return 0;
 }

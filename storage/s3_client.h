@@ -2,12 +2,12 @@
  * helps, and answered. One client per relay handle, used by one thread.
  *
  * A request is repeated, signed anew with a fresh date, after a connection that failed or fell
- * silent, an answer cut short or not to be understood, and the store's 408, 409, 429 and 5xx, with
- * exponential back-off and full jitter (Brooker, "Exponential Backoff And Jitter", 2015). All
- * requests of this client slow down together: a store that says SlowDown means everybody. A clock
- * that differs from the store's is noticed from the Date of any answer, and corrected for the whole
- * process. Temporary credentials that are over are looked for again. Everything asked for here may
- * be repeated: objects are written once, or with the same bytes. */
+ * silent, an answer cut short, too slow or not to be understood, and the store's 408, 409, 429 and
+ * 5xx, with exponential back-off and full jitter (Brooker, "Exponential Backoff And Jitter", 2015).
+ * All requests of this client slow down together: a store that says SlowDown means everybody. A
+ * clock that differs from the store's is noticed from the Date of any answer, and corrected for the
+ * whole process. Temporary credentials that are over are looked for again. Everything asked for
+ * here may be repeated: objects are written once, or with the same bytes. */
 #ifndef FUNCPIPE_STORAGE_S3_CLIENT_H
 #define FUNCPIPE_STORAGE_S3_CLIENT_H
 
@@ -61,7 +61,8 @@ typedef struct S3Request {
 
 typedef struct S3Limits {
     int64_t retry_until_ns; /* no request is repeated after this; each is tried once */
-    int64_t answer_by_ns;   /* a request without the beginning of an answer ends now */
+    int64_t answer_by_ns;   /* a request without the beginning of an answer ends now; one with it
+                             * is repeated when its bytes come too slowly (s3_flight.h) */
     bool once;              /* a store that cannot be reached is not asked again */
 } S3Limits;
 
@@ -75,8 +76,9 @@ void s3_client_close(S3Client *client); /* NULL is fine */
 
 /* Run n requests until each has an answer that S3Answer.status lists. Else ERR_UNREACHABLE,
  * ERR_AUTH, ERR_TIMEOUT, ERR_FULL, ERR_NOT_FOUND (no such bucket), ERR_CANCELLED (interrupted while
- * a request was to be repeated, or had no answer yet) and what else the store may say, naming its
- * host; the other requests are then given up. Never a secret. */
+ * a request was to be repeated, had no answer yet, or its answer to a GET was not whole soon) and
+ * what else the store may say, naming its host; the other requests are then given up. Never a
+ * secret. */
 int s3_client_run(S3Client *client, S3Request *requests, size_t n, const S3Limits *limits);
 /* Sleep until the earlier of both, or an interruption: then false. */
 bool s3_client_pause(S3Client *client, int64_t until_ns, int64_t deadline_ns);

@@ -14,6 +14,7 @@ enum {
     MAX_SKEWED = 3,   /* tries of one request with a date that the store refuses */
     PROMPT_MS = 2000, /* an answer whose Date is from now */
     TRANSFER_BYTES = 512 << 10,
+    ANSWER_BYTES_PER_MS = 64 / S3_FLIGHTS, /* of one, where all together come at 64 kB/s */
     MAX_PATH_BYTES = 3 * (S3_NAME_BYTES + S3_BUCKET_BYTES)
 };
 
@@ -70,6 +71,7 @@ static size_t take_header(char *line, size_t size, size_t n, void *arg) {
     size_t bytes = size * n;
     if (bytes >= 12 && strncasecmp(line, "HTTP/", 5) == 0) { /* "HTTP/1.1 200 OK" */
         flight->status = read_status(line + 9);
+        flight->answered_ns = clock_now_ns();
         flight->headed = false;
         answer->tag[0] = '\0';
         answer->total_bytes = -1;
@@ -331,6 +333,15 @@ done:
 }
 
 /* ---- flights ---- */
+
+int64_t s3_flight_until_ns(const S3Flight *flight) {
+    curl_off_t length = -1;
+    int64_t most = is_object(flight) ? (int64_t)flight->request->capacity : S3_MAX_ANSWER_BYTES;
+    curl_easy_getinfo(flight->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
+    int64_t bytes = length >= 0 && length < most ? (int64_t)length : most;
+    int64_t ms = flight->client->url->timeout_ms + bytes / ANSWER_BYTES_PER_MS;
+    return flight->answered_ns + ms * CLOCK_NS_PER_MS;
+}
 
 void s3_flight_abort(S3Flight *flight) {
     if (!flight->request)

@@ -23,6 +23,7 @@ typedef struct S3Flight {
     bool garbage;   /* an answer without end */
     int n_renewed;  /* the client's when it was signed */
     int64_t signed_ms, date_ms;
+    int64_t answered_ns; /* when the answer began; where status is set */
     char region[S3_REGION_BYTES];
     char why[CURL_ERROR_SIZE];
 } S3Flight;
@@ -45,6 +46,9 @@ struct S3Client {
 int s3_flight_begin(S3Flight *flight, S3Request *request);
 /* It has ended: what became of it. The request keeps its answer, the flight is free. */
 S3Verdict s3_flight_end(S3Flight *flight, CURLcode result);
+/* When the answer that has begun must have ended: timeout=, and what its bytes take of a slow link.
+ */
+int64_t s3_flight_until_ns(const S3Flight *flight);
 void s3_flight_abort(S3Flight *flight); /* a free one stays free */
 
 #endif

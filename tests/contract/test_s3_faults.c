@@ -732,6 +732,13 @@ FAULT_TEST(s3_interrupt, in_silence) {
     interrupted(false, 1000);
 }
 
+/* An answer that has begun holds nobody either. */
+FAULT_TEST(s3_interrupt, in_a_slow_answer) {
+    cr_assert_eq(put_text(relay, "i/k", "12345678", 5000), 0, "%s", err_text());
+    rule("GET", S3_FAKE_TRICKLE, 0, NULL, 0);
+    interrupted(false, 1000);
+}
+
 FAULT_TEST(s3_silence, ends_at_the_deadline) {
     int64_t begin_ns = clock_now_ns();
     rule("", S3_FAKE_SILENT, 0, NULL, 0);
@@ -747,6 +754,22 @@ FAULT_TEST(s3_silence, ends_a_connection) {
     cr_expect_eq(put_text(relay, "k", "x", 20000), 0, "%s", err_text());
     cr_expect_lt(clock_now_ns() - begin_ns, 6 * CLOCK_NS_PER_S);
     expect_text("k", "x");
+}
+
+/* So is one whose answer began and hardly goes on. */
+FAULT_TEST(s3_silence, a_slow_answer) {
+    const char *text = "would take twenty seconds to come at all";
+    char got[64];
+    size_t bytes = 0;
+    cr_assert_eq(put_text(relay, "k", text, 5000), 0, "%s", err_text());
+    rule("GET", S3_FAKE_TRICKLE, 0, NULL, 0);
+    int64_t begin_ns = clock_now_ns();
+    int rc = relay_get(relay, "k", got, sizeof got, clock_deadline_ms(500), &bytes);
+    cr_expect_eq(rc, ERR_UNREACHABLE, "%s", err_text());
+    expect_sentence("its answer began and came too slowly");
+    cr_expect_lt(clock_now_ns() - begin_ns, 5 * CLOCK_NS_PER_S);
+    rule("GET", S3_FAKE_TRICKLE, 0, NULL, 1);
+    expect_text("k", text);
 }
 
 /* ---- questions ---- */

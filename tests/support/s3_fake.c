@@ -19,7 +19,13 @@
 #include "storage/s3_xml.h"
 #include "tests/support/loopback.h"
 
-enum { MAX_THREADS = 1024, MAX_SKEW_S = 900, HEAD_BYTES = 65536, MAX_SIGNATURES = 4096 };
+enum {
+    MAX_THREADS = 1024,
+    MAX_SKEW_S = 900,
+    HEAD_BYTES = 65536,
+    MAX_SIGNATURES = 4096,
+    TRICKLE_MS = 500
+};
 
 typedef struct Thing { /* an object, or a part of an upload */
     char name[600];
@@ -439,6 +445,15 @@ static bool give_bytes(const Call *call, const char *from, size_t bytes) {
     return true;
 }
 
+static bool trickle_bytes(const Call *call, const char *from, size_t bytes) {
+    for (; bytes > 0; from++, bytes--) {
+        struct pollfd stop = {call->fake->stop_fd, POLLIN, 0};
+        if (poll(&stop, 1, TRICKLE_MS) != 0 || !give_bytes(call, from, 1))
+            return false;
+    }
+    return true;
+}
+
 /* Read a request: false when the client is gone. */
 static bool take_call(Call *call) {
     size_t n = 0;
@@ -504,6 +519,8 @@ static bool answer(Call *call, const S3FakeRule *rule) {
         return false;
     if (rule && rule->way == S3_FAKE_CUT_BODY)
         return give_bytes(call, buf_string(&call->answer), bodyless ? 0 : bytes / 2) && false;
+    if (rule && rule->way == S3_FAKE_TRICKLE && !bodyless)
+        return trickle_bytes(call, buf_string(&call->answer), bytes);
     return bodyless || give_bytes(call, buf_string(&call->answer), bytes);
 }
 
