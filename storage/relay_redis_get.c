@@ -46,12 +46,7 @@ static int take_inline(Get *get, Slice content) {
     return 0;
 }
 
-typedef struct Manifest {
-    char token[40];
-    long long n_pieces, piece_bytes, bytes;
-} Manifest;
-
-static int read_manifest(const Get *get, Slice text, Manifest *manifest) {
+int relay_redis_read_manifest(const char *key, Slice text, RedisManifest *manifest) {
     int end = -1;
     if (text.bytes < 120 &&
         sscanf(text.data, "%39[0-9a-f] %lld %lld %lld%n", manifest->token, &manifest->n_pieces,
@@ -62,18 +57,18 @@ static int read_manifest(const Get *get, Slice text, Manifest *manifest) {
         manifest->piece_bytes <= REDIS_PIECE_BYTES &&
         manifest->n_pieces == (manifest->bytes + manifest->piece_bytes - 1) / manifest->piece_bytes)
         return 0;
-    return err_set(ERR_CORRUPT, "the object '%s': its entry is nonsense", get->key);
+    return err_set(ERR_CORRUPT, "the object '%s': its entry is nonsense", key);
 }
 
 /* Piece i of an object: its size. */
-static size_t piece_size(const Manifest *manifest, long long i) {
+static size_t piece_size(const RedisManifest *manifest, long long i) {
     long long left = manifest->bytes - i * manifest->piece_bytes;
     return (size_t)(left < manifest->piece_bytes ? left : manifest->piece_bytes);
 }
 
 /* Are the pieces [first, end) there, with their sizes? 1 or 0. */
 static int check_pieces(RelayRedis *redis, RedisTalk *talk, const Get *get,
-                        const Manifest *manifest, long long first, long long end) {
+                        const RedisManifest *manifest, long long first, long long end) {
     int all = 1;
     int wrong = 0;
     for (long long i = first; i < end; i++)
@@ -94,8 +89,8 @@ static int check_pieces(RelayRedis *redis, RedisTalk *talk, const Get *get,
     return wrong < 0 ? wrong : all;
 }
 
-static int read_pieces(RelayRedis *redis, RedisTalk *talk, const Get *get, const Manifest *manifest,
-                       long long first, long long end) {
+static int read_pieces(RelayRedis *redis, RedisTalk *talk, const Get *get,
+                       const RedisManifest *manifest, long long first, long long end) {
     int all = 1;
     for (long long i = first; i < end; i++)
         TRY(REDIS_ASK(talk, "GET",
@@ -111,8 +106,8 @@ static int read_pieces(RelayRedis *redis, RedisTalk *talk, const Get *get, const
 }
 
 static int take_long(RelayRedis *redis, RedisTalk *talk, Get *get, Slice text) {
-    Manifest manifest;
-    TRY(read_manifest(get, text, &manifest));
+    RedisManifest manifest;
+    TRY(relay_redis_read_manifest(get->key, text, &manifest));
     if (!get->held && (unsigned long long)manifest.bytes > get->capacity)
         return too_long(get, manifest.bytes);
     for (long long first = 0; first < manifest.n_pieces; first += WINDOW_PIECES) {

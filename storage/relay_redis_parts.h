@@ -61,6 +61,13 @@ int relay_redis_get(Relay *relay, const char *key, void *buf, size_t capacity, i
                     size_t *out_bytes);
 int relay_redis_size(Relay *relay, const char *key, int64_t deadline_ns, size_t *out_bytes);
 
+/* What the entry of an object in pieces says; `text` has a NUL behind it. ERR_CORRUPT. */
+typedef struct RedisManifest {
+    char token[40];
+    long long n_pieces, piece_bytes, bytes;
+} RedisManifest;
+int relay_redis_read_manifest(const char *key, Slice text, RedisManifest *out_manifest);
+
 /* relay_redis_ask.c: one question, one answer. */
 typedef struct Question {
     int n_args;

@@ -35,6 +35,53 @@ Test(redis_entries, every_key_has_a_time_to_live) {
     free(data);
 }
 
+/* The shortest life of a piece less that of the entry "k"; without a piece the latter, negative. */
+#define PIECES_OUTLIVE                                                                             \
+    "EVAL \"local n = 0 for _, k in ipairs(redis.call('KEYS', 'funcpipe:c:*')) do "                \
+    "local ms = redis.call('PTTL', k) if n == 0 or ms < n then n = ms end end "                    \
+    "return n - redis.call('PTTL', 'funcpipe:o:k')\" 0"
+
+/* Who puts again what is there renews all of it. */
+Test(redis_entries, pieces_outlive_their_entry) {
+    RedisPlace place;
+    char *data = malloc(3 * MIB);
+    place_fill(data, 3 * MIB, 4);
+    place_open(&place, small_values, "", "?ttl=90s");
+    cr_assert_eq(place_put(place.direct, "k", data, 3 * MIB, 5000), 0, "%s", err_text());
+    cr_expect_gt(place_ask(&place, PIECES_OUTLIVE), 0);
+    place_ask(&place, "EVAL \"for _, k in ipairs(redis.call('KEYS', '*')) do "
+                      "redis.call('PEXPIRE', k, 20000) end\" 0");
+    cr_expect_eq(place_put(place.proxied, "k", data, 3 * MIB, 5000), 1, "%s", err_text());
+    cr_expect_gt(place_ask(&place, PIECES_OUTLIVE), 0);
+    cr_expect_gt(place_ask(&place, "PTTL funcpipe:o:k"), 60000);
+    cr_expect_eq(place_ask(&place, "DBSIZE"), 4);
+    place_close(&place);
+    free(data);
+}
+
+/* An object without one of its pieces is none: the next put is the first. */
+Test(redis_entries, a_put_mends_what_lacks_pieces) {
+    RedisPlace place;
+    char *data = malloc(3 * MIB);
+    place_fill(data, 3 * MIB, 5);
+    place_open(&place, small_values, "", "");
+    for (int i = 1; i <= 3; i++) {
+        char line[256];
+        cr_assert_geq(place_put(place.direct, "k", data, 3 * MIB, 5000), 0, "%s", err_text());
+        snprintf(line, sizeof line,
+                 "EVAL \"local k = redis.call('KEYS', 'funcpipe:c:*') table.sort(k) "
+                 "return redis.call('DEL', k[%d])\" 0",
+                 i);
+        cr_assert_eq(place_ask(&place, line), 1);
+        cr_expect_eq(place_put(place.proxied, "k", data, 3 * MIB, 5000), 0, "%s", err_text());
+        place_expect(place.direct, "k", data, 3 * MIB);
+        cr_expect_eq(place_ask(&place, "DBSIZE"), 4, "pieces are left");
+        cr_expect_eq(place_ask(&place, REDIS_SERVER_IMMORTAL), 0);
+    }
+    place_close(&place);
+    free(data);
+}
+
 Test(redis_entries, a_thousand_rounds_leave_nothing) {
     static const size_t sizes[] = {0, 1, 1000, 64 << 10, (64 << 10) + 1, 300000, MIB + MIB / 2};
     RedisPlace place;
