@@ -10,6 +10,7 @@
 #include "core/err.h"
 #include "core/hash.h"
 #include "core/text.h"
+#include "storage/note_seen.h"
 #include "storage/relay_s3.h"
 #include "storage/relay_survey.h"
 #include "storage/s3_url.h"
@@ -39,6 +40,7 @@ typedef struct RelayAnnounced {
     char asked_key[RELAY_KEY_BYTES]; /* "" none */
     int64_t look_ns, look_ms;        /* into the store: when next, and how long after that */
     char known_key[RELAY_KEY_BYTES]; /* its size was asked for last; "" none */
+    NotesSeen notes;
     char announcer_url[URL_BYTES];
 } RelayAnnounced;
 
@@ -341,14 +343,39 @@ static int announced_note_put(Relay *relay, const char *key, const void *data, s
     return count_since(both, &before, note_put(both, key, data, bytes, ttl_ms));
 }
 
+/* The store's note, where its writer is the one that cannot reach the announcer, which gave rc. */
+static int later_note(RelayAnnounced *both, NoteSeen *seen, const char *key, void *buf,
+                      size_t capacity, int rc, size_t *out_bytes) {
+    char text[RELAY_NOTE_MAX_BYTES];
+    Slice content = {text, 0};
+    ErrNote said;
+    err_copy(&said);
+    int there = relay_note_get(both->store, key, text,
+                               capacity < sizeof text ? capacity : sizeof text, &content.bytes);
+    bool known = there >= 0 || there == ERR_NOT_FOUND;
+    if (known && note_seen_other(seen, there >= 0 ? &content : NULL)) {
+        memcpy(buf, text, content.bytes);
+        *out_bytes = content.bytes;
+        return 0;
+    }
+    err_restore(&said);
+    return rc;
+}
+
 static int note_get(RelayAnnounced *both, const char *key, void *buf, size_t capacity,
                     size_t *out_bytes) {
+    NoteSeen *seen = note_seen_find(&both->notes, key);
     if (hears_now(both, key)) {
         int64_t until_ns = clock_deadline_ms(ANNOUNCE_MS);
         int rc = relay_note_get(both->announcer, key, buf, capacity, out_bytes);
-        bool doubt = rc == ERR_NOT_FOUND && clock_now_ns() < both->doubt_until_ns;
-        if (answered(both, rc, until_ns) && !doubt)
-            return rc;
+        if (answered(both, rc, until_ns)) {
+            int64_t now_ns = clock_now_ns();
+            Slice content = {buf, rc >= 0 ? *out_bytes : 0};
+            bool doubt = rc == ERR_NOT_FOUND && now_ns < both->doubt_until_ns;
+            bool looks = (rc >= 0 || rc == ERR_NOT_FOUND) &&
+                         note_seen_usual(seen, rc >= 0 ? &content : NULL, now_ns);
+            return looks || doubt ? later_note(both, seen, key, buf, capacity, rc, out_bytes) : rc;
+        }
     }
     return relay_note_get(both->store, key, buf, capacity, out_bytes);
 }

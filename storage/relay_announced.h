@@ -3,7 +3,8 @@
  *
  *     put    the object into the store, then its announcement: an empty object of the same key
  *     get    wait for the announcement, then read the store: at once, and if it is late, as it says
- *     notes  in the announcer; in the store while the announcer cannot be reached
+ *     notes  in the announcer; in the store while the announcer cannot be reached. Who reads one
+ *            that does not change looks into the store, too: its writer may be the one that cannot
  *     drop   in both; count, has, and what a survey lists are the store's, notes the announcer's
  *     sums   refused: the bytes would be in the announcer alone, and lost with it
  *

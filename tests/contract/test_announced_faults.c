@@ -28,6 +28,14 @@ static void begin(int port) {
     plain = opened(plain_url);
 }
 
+/* `other` again, past the proxy. */
+static void begin_direct(void) {
+    char direct[512];
+    snprintf(direct, sizeof direct, "%s&announce=redis://127.0.0.1:%d/2?prefix=a:", plain_url,
+             server.port);
+    other = opened(direct);
+}
+
 static void enter(void) {
     setenv("AWS_ACCESS_KEY_ID", "AKTEST", 1);
     setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
@@ -240,6 +248,43 @@ ANNOUNCED_TEST(redis_gone_and_back) {
     get_at(other, "late");
     works("again");
     relay_close(late);
+}
+
+static void expect_note(const char *key, const char *text, int64_t ms) {
+    char note[16];
+    size_t bytes = 0;
+    int64_t deadline_ns = clock_deadline_ms(ms);
+    bool right = false;
+    do {
+        int rc = relay_note_get(other, key, note, sizeof note, &bytes);
+        right = rc >= 0 && bytes == strlen(text) && memcmp(note, text, bytes) == 0;
+        if (!right)
+            sleep_ms(50);
+    } while (!right && clock_now_ns() < deadline_ns);
+    cr_expect(right, "never '%s'", text);
+}
+
+/* Only one of two cannot reach Redis: the other one sees its notes, never goes back to an older
+ * one, and seldom asks the store for what does not change. */
+Test(announced_faults, redis_gone_for_one, .init = enter_by_proxy, .fini = leave) {
+    relay_close(other);
+    begin_direct();
+    cr_expect_eq(relay_note_put(relay, "j/h", "one", 3, 60000), 0, "%s", err_text());
+    s3_fake_rules(fake, NULL);
+    for (int i = 0; i < 50; i++)
+        expect_note("j/h", "one", 0);
+    cr_expect_leq(s3_fake_count(fake, "GET"), 2, "%d questions", s3_fake_count(fake, "GET"));
+    proxy_stop(proxy);
+    proxy = NULL;
+    cr_expect_eq(relay_note_put(relay, "j/h", "two", 3, 60000), 0, "%s", err_text());
+    cr_expect_eq(relay_note_put(relay, "j/new", "new", 3, 60000), 0, "%s", err_text());
+    expect_note("j/new", "new", 0);
+    expect_note("j/h", "two", 5000);
+    for (int i = 0; i < 20; i++)
+        expect_note("j/h", "two", 0);
+    cr_expect_eq(relay_note_put(other, "j/h", "three", 5, 60000), 0, "%s", err_text());
+    for (int i = 0; i < 30; i++, sleep_ms(50))
+        expect_note("j/h", "three", 0);
 }
 
 /* Emptied, or restarted without its memory: what was announced before is found in the store. */
