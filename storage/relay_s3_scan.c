@@ -107,10 +107,12 @@ static int add_parameter(Buf *query, const char *name, const char *prefix, const
 /* The next page of what lies at and under `under` ("": all). */
 static int list(RelayS3 *s3, const char *under, Page *page) {
     Buf query;
+    Buf token = page->token; /* of this one */
     int rc = 0;
     buf_init(&query, 0);
-    if (page->token.bytes > 0)
-        TRY_DONE(add_parameter(&query, "continuation-token", page->token.data, "", ""));
+    buf_init(&page->token, 0);
+    if (token.bytes > 0)
+        TRY_DONE(add_parameter(&query, "continuation-token", token.data, "", ""));
     TRY_DONE(add_parameter(&query, "list-type", "2", "", ""));
     TRY_DONE(add_parameter(&query, "prefix", s3->url.prefix, under, under[0] ? "/" : ""));
     S3Request request = {.method = "GET", .query = query.data};
@@ -120,10 +122,12 @@ static int list(RelayS3 *s3, const char *under, Page *page) {
     page->n_objects = page->n_notes = 0;
     page->more = false;
     TRY_DONE(ask_xml(s3, &request, take_listed, page));
-    if (page->more && page->token.bytes == 0)
-        rc = err_set(ERR_CORRUPT, "the S3 store %s lists a part and gives no token for the rest",
-                     s3->url.host);
+    bool same = strcmp(buf_string(&page->token), buf_string(&token)) == 0;
+    if (page->more && (page->token.bytes == 0 || same))
+        rc = err_set(ERR_CORRUPT, "the S3 store %s lists a part and gives %s token for the rest",
+                     s3->url.host, page->token.bytes == 0 ? "no" : "the same");
 done:
+    buf_done(&token);
     buf_done(&query);
     return rc;
 }

@@ -678,6 +678,24 @@ FAULT_TEST(s3_pages, deletions_refused) {
     expect_sentence("no token for the rest");
 }
 
+/* A store that loses its place does not make us list for ever. */
+FAULT_TEST(s3_pages, no_way_on) {
+    static const char page[] = "<ListBucketResult><NextContinuationToken>t</NextContinuationToken>"
+                               "<IsTruncated>true</IsTruncated></ListBucketResult>";
+    const S3FakeRule some[] = {
+        {"GET list-type", S3_FAKE_GARBAGE, 0, page, 0, 1, 0},
+        {"GET list-type", S3_FAKE_GARBAGE, 0,
+         "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>", 0, 9, 0},
+        {0}};
+    int64_t n = 0;
+    rule("GET list-type", S3_FAKE_GARBAGE, 0, page, 9);
+    cr_expect_eq(relay_count(relay, "p", &n), ERR_CORRUPT, "%s", err_text());
+    expect_sentence("the same token for the rest");
+    rules(some);
+    cr_expect_eq(relay_count(relay, "p", &n), ERR_CORRUPT, "%s", err_text());
+    expect_sentence("no token for the rest");
+}
+
 /* ---- interruptions and silence ---- */
 
 typedef struct Doing {
