@@ -126,6 +126,8 @@ static int take_variables(Found *found) {
     }
     if (!keys->key_id[0] != !keys->secret[0])
         return err_set(ERR_AUTH, "of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY one is missing");
+    if (!keys->key_id[0]) /* of another key, which is gone */
+        explicit_bzero(keys->token, sizeof keys->token);
     return 0;
 }
 

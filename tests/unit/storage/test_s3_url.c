@@ -290,6 +290,10 @@ Test(s3_credentials, where_awss_programs_look, .init = enter, .fini = temp_leave
             "[default]\naws_access_key_id = AK5\naws_secret_access_key = five\n");
     found("bucket", "AK5", "five", "", "r-5");
     found(STORE, "AK5", "five", "", "r-5");
+    setenv("AWS_SESSION_TOKEN", "stray", 1);
+    found(STORE, "AK5", "five", "", "r-5");
+    found("bucket?profile=train", "AK6", "six", "", "r-6");
+    unsetenv("AWS_SESSION_TOKEN");
     setenv(
         "AWS_SHARED_CREDENTIALS_FILE",
         written("elsewhere", "[default]\naws_access_key_id = AK7\naws_secret_access_key = seven\n"),
