@@ -11,29 +11,38 @@
 enum { SKEW_MS = 60000, MESSAGE_BYTES = 240 };
 
 typedef struct Refusal {
+    const S3Credentials *secrets;
     bool found; /* the document is an <Error> */
     char code[S3_CODE_BYTES], message[MESSAGE_BYTES], region[S3_REGION_BYTES];
 } Refusal;
 
-static int take_refusal(void *arg, const char *path, const char *text) {
-    Refusal *refusal = arg;
-    if (strcmp(path, "Error/Code") == 0)
-        snprintf(refusal->code, sizeof refusal->code, "%s", text);
-    else if (strcmp(path, "Error/Message") == 0)
-        snprintf(refusal->message, sizeof refusal->message, "%s", text);
-    else if (strcmp(path, "Error/Region") == 0)
-        snprintf(refusal->region, sizeof refusal->region, "%s", text);
-    refusal->found |= strcmp(path, "Error") == 0;
-    return 0;
-}
-
-/* A store may quote what it was sent. */
 static void blank(char *text, const char *secret) {
     size_t n = strlen(secret);
     if (n < 4)
         return;
     for (char *at = strstr(text, secret); at; at = strstr(at, secret))
         memset(at, '*', n);
+}
+
+/* A store may quote what it was sent: none of it may be left by cutting it. */
+static void take_message(const char *text, const S3Credentials *secrets, char *out) {
+    char whole[S3_XML_TEXT_BYTES]; /* no text is longer */
+    snprintf(whole, sizeof whole, "%s", text);
+    blank(whole, secrets->secret);
+    blank(whole, secrets->token);
+    snprintf(out, MESSAGE_BYTES, "%.*s", MESSAGE_BYTES - 1, whole);
+}
+
+static int take_refusal(void *arg, const char *path, const char *text) {
+    Refusal *refusal = arg;
+    if (strcmp(path, "Error/Code") == 0)
+        snprintf(refusal->code, sizeof refusal->code, "%s", text);
+    else if (strcmp(path, "Error/Message") == 0)
+        take_message(text, refusal->secrets, refusal->message);
+    else if (strcmp(path, "Error/Region") == 0)
+        snprintf(refusal->region, sizeof refusal->region, "%s", text);
+    refusal->found |= strcmp(path, "Error") == 0;
+    return 0;
 }
 
 /* The one code that stands for an answer without a body. */
@@ -104,14 +113,12 @@ static S3Verdict judge_refusal(const S3Url *url, const S3Reply *reply, const Ref
 
 S3Verdict s3_judge(const S3Url *url, const S3Credentials *secrets, const S3Reply *reply,
                    S3Answer *answer) {
-    Refusal refusal = {0};
+    Refusal refusal = {.secrets = secrets};
     bool good = reply->status >= 200 && reply->status < 300;
     answer->status = reply->status;
     answer->code[0] = '\0';
     /* A store that took long may begin with 200 and end with an error. */
     int rc = reply->text.bytes > 0 ? s3_xml_read(reply->text, take_refusal, &refusal) : 0;
-    blank(refusal.message, secrets->secret);
-    blank(refusal.message, secrets->token);
     if (good && reply->xml && !refusal.found && (rc < 0 || reply->text.bytes == 0))
         return err_set(ERR_CORRUPT, "the S3 store %s answered %d and %s", url->host, reply->status,
                        reply->text.bytes == 0 ? "nothing" : "something that is no XML"),

@@ -231,6 +231,20 @@ FAULT_TEST(s3_refused, odd_ones) {
     all_refused(405, "MethodNotAllowed", ERR_IO);
 }
 
+/* Neither is a part of one that is longer than what is told of an answer. */
+FAULT_TEST(s3_refused, a_long_token_is_quoted) {
+    Relay *own = NULL;
+    char token[401] = "";
+    for (int i = 0; i < 50; i++)
+        snprintf(token + 8 * i, sizeof token - 8 * (size_t)i, "c4n4ry%02d", i);
+    setenv("AWS_SESSION_TOKEN", token, 1);
+    cr_assert_eq(open_relay(&own), 0, "%s", err_text());
+    rule("PUT", S3_FAKE_REFUSE, 403, "AccessDenied", 0);
+    cr_expect_eq(put_text(own, "k", "x", 5000), ERR_AUTH, "%s", err_text());
+    expect_sentence("said ****");
+    relay_close(own);
+}
+
 static void write_keys(const char *key_id) {
     char text[200];
     int n = snprintf(text, sizeof text,
