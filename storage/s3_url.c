@@ -226,8 +226,11 @@ int s3_url_parse(const char *place, S3Url *out_url) {
 void s3_url_settle(S3Url *url, const char *region) {
     if (!url->region[0])
         snprintf(url->region, sizeof url->region, "%s", region);
+    /* China's regions have names of their own. */
+    const char *end = strncmp(url->region, "cn-", 3) == 0 ? ".cn" : "";
     if (!url->host[0] && url->virtual_style)
-        snprintf(url->host, sizeof url->host, "%s.s3.%s.amazonaws.com", url->bucket, url->region);
+        snprintf(url->host, sizeof url->host, "%s.s3.%s.amazonaws.com%s", url->bucket, url->region,
+                 end);
     else if (!url->host[0])
-        snprintf(url->host, sizeof url->host, "s3.%s.amazonaws.com", url->region);
+        snprintf(url->host, sizeof url->host, "s3.%s.amazonaws.com%s", url->region, end);
 }

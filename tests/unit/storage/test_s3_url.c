@@ -43,6 +43,15 @@ Test(s3_url, bucket_alone_and_defaults) {
     cr_expect_str_eq(url.host, "some-bucket.s3.eu-west-3.amazonaws.com");
 }
 
+Test(s3_url, chinas_regions) {
+    S3Url url = parsed("some-bucket");
+    s3_url_settle(&url, "cn-north-1");
+    cr_expect_str_eq(url.host, "some-bucket.s3.cn-north-1.amazonaws.com.cn");
+    url = parsed("some.bucket?region=cn-northwest-1");
+    s3_url_settle(&url, "eu-west-3");
+    cr_expect_str_eq(url.host, "s3.cn-northwest-1.amazonaws.com.cn");
+}
+
 Test(s3_url, every_part) {
     S3Url url = parsed("b.u-c_K3t/jobs/of%20mine/?endpoint=http://store.example:9000&region=x-1"
                        "&credentials_file=/etc/%C3%A9&profile=train&timeout=30s&style=path");
