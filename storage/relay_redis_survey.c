@@ -42,7 +42,7 @@ static int look_once(RelayRedis *redis, int server, void *arg, int64_t deadline_
         redis_free(reply);
         TRY(redis_answer(talk, deadline_ns, false, &reply));
         int64_t idle_s = number_or(reply, -1);
-        looks->items[i].idle_ms = idle_s < 0 ? -1 : idle_s * 1000;
+        looks->items[i].idle_ms = idle_s < 0 || idle_s > INT64_MAX / 1000 ? -1 : idle_s * 1000;
         redis_free(reply);
     }
     return 0;

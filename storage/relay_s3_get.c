@@ -9,7 +9,7 @@ enum {
     MAX_CHANGES = 5,       /* how often an object may be another one between two ranges */
     SHORT_BYTES = 64 << 10 /* takes hardly longer to come than nothing */
 };
-#define MOST_AGE_NS (24 * 3600 * CLOCK_NS_PER_S) /* of one that is waited for */
+#define MOST_AGE_US (24 * 3600 * INT64_C(1000000)) /* of one that is waited for */
 
 typedef struct Get {
     const char *key;
@@ -71,12 +71,14 @@ static void learn(RelayS3 *s3, const Get *get, const S3Answer *answer) {
         s3_rhythm_trip(s3->rhythm, took_ns);
     if (answer->status == 404 || answer->stamp_us == 0)
         return; /* a store that keeps no time beside an object is asked from the beginning */
+    int64_t age_us = answer->sent_us - answer->stamp_us; /* stamp_us > 0, whatever a store says */
+    if (age_us >= MOST_AGE_US || age_us <= -MOST_AGE_US)
+        return;
     S3Wait wait = {.found_ns = answer->sent_ns - get->begin_ns,
                    .missed = get->missed_ns > 0,
                    .missed_ns = get->missed_ns - get->begin_ns,
-                   .age_ns = (answer->sent_us - answer->stamp_us) * CLOCK_NS_PER_US};
-    if (wait.age_ns < MOST_AGE_NS && wait.age_ns > -MOST_AGE_NS)
-        s3_rhythm_learn(s3->rhythm, get->key, &wait);
+                   .age_ns = age_us * CLOCK_NS_PER_US};
+    s3_rhythm_learn(s3->rhythm, get->key, &wait);
 }
 
 /* Is it there? 1 with its first bytes read, 0 not. */

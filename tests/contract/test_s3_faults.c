@@ -452,6 +452,13 @@ FAULT_TEST(s3_nonsense, for_ever) {
     free(data);
 }
 
+FAULT_TEST(s3_nonsense, a_time_without_end) {
+    cr_assert_eq(put_text(relay, "k", "text", 5000), 0, "%s", err_text());
+    rule("GET", S3_FAKE_FAR_STAMP, 0, NULL, 0);
+    expect_text("k", "text");
+    expect_text("k", "text");
+}
+
 FAULT_TEST(s3_nonsense, what_is_no_store) {
     char buf[8];
     size_t bytes = 0;

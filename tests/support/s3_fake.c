@@ -499,6 +499,8 @@ static bool answer(Call *call, const S3FakeRule *rule) {
     strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", gmtime_r(&now, &utc));
     if (rule && rule->way == S3_FAKE_OTHER_TAG && call->tag[0])
         call->tag[1] = 'x';
+    if (rule && rule->way == S3_FAKE_FAR_STAMP)
+        snprintf(call->stamp, sizeof call->stamp, "%lld", (long long)INT64_MAX);
     if (rule && rule->way == S3_FAKE_GARBAGE) {
         buf_clear(&call->answer);
         buf_text(&call->answer, rule->code);

@@ -17,6 +17,7 @@ typedef enum S3FakeWay {
     S3_FAKE_TRUNCATE,    /* done, and the answer's body is its first half, as if that were all */
     S3_FAKE_FLIP,        /* done, and one bit in the middle of the answer's body is another */
     S3_FAKE_OTHER_TAG,   /* done, and the answer has another ETag */
+    S3_FAKE_FAR_STAMP,   /* done, and the time beside the object is the last there is */
     S3_FAKE_TRICKLE,     /* done, and the answer's body comes at two bytes a second */
     S3_FAKE_SILENT       /* nothing is done or said any more on this connection */
 } S3FakeWay;
