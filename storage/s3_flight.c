@@ -266,6 +266,7 @@ static void set_fixed(const S3Client *client, S3Flight *flight) {
     CURL *easy = flight->easy;
     const S3Url *url = client->url;
     curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L); /* do not wait for a thread that resolves */
     curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(easy, CURLOPT_PROXY, ""); /* the URL says whom to ask, nothing else does */
     curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
