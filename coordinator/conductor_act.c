@@ -145,8 +145,7 @@ static int measure_relay(Conductor *conductor) {
     }
     reduce->latency_us = least_ns / 1000 + 1;
     conductor->plan.spec.reduce.latency_us = reduce->latency_us;
-    TRY(plan_pin(&conductor->plan, conductor->config));
-    return write_plan(conductor);
+    return plan_pin(&conductor->plan, conductor->config);
 }
 
 static int plan_job(Conductor *conductor) {
@@ -163,7 +162,6 @@ static int plan_job(Conductor *conductor) {
         order->end_step = order->first_step;
     TRY(text_copy(order->store_path, sizeof order->store_path,
                   outputs_checkpoints(conductor->outputs)));
-    TRY(write_plan(conductor));
     conductor->beats = calloc((size_t)conductor->plan.n_workers, sizeof *conductor->beats);
     if (!conductor->beats)
         return err_set(ERR_MEMORY, "%d workers", conductor->plan.n_workers);
@@ -174,7 +172,9 @@ static int plan_job(Conductor *conductor) {
     InvokeHost host = {conductor, conductor_worker_ended};
     TRY(invoke_open(&conductor->loop, conductor->options->worker_path,
                     outputs_logs(conductor->outputs), &host, &conductor->invoker));
-    return conductor_watch(conductor, 0);
+    TRY(conductor_watch(conductor, 0));
+    TRY(outputs_begin(conductor->outputs)); /* nothing is changed there by a start that fails */
+    return write_plan(conductor);
 }
 
 static void act_plan(Conductor *conductor) {

@@ -19,7 +19,11 @@
 #include "core/file.h"
 #include "core/text.h"
 
-enum { OUTPUTS_MAX_METRICS_BYTES = 1 << 30, OUTPUTS_MAX_JOB_BYTES = 64 << 20 };
+enum {
+    OUTPUTS_MAX_METRICS_BYTES = 1 << 30,
+    OUTPUTS_MAX_JOB_BYTES = 64 << 20,
+    OUTPUTS_MAX_EARLY_BYTES = 1 << 20
+};
 
 static const char csv_head[] =
     "step,epoch,time,loss,lr,grad_norm,samples_per_s,eval_loss,eval_accuracy,"
@@ -31,6 +35,9 @@ struct Outputs {
     char folder[ORDER_PATH_BYTES];
     char checkpoints[ORDER_PATH_BYTES];
     char logs[ORDER_PATH_BYTES];
+    OutputsMode mode;
+    int64_t resume_step;
+    Buf early;              /* events of before the beginning */
     int csv, jsonl, events; /* -1: not open */
     MetricsRow *rows;       /* that wait */
     size_t n_rows, cap_rows;
@@ -106,8 +113,8 @@ static int check_resumed(const Outputs *outputs, const OutputsStart *start) {
     return rc;
 }
 
-/* Everything is looked at before anything is removed. */
-static int remove_own(const Outputs *outputs, const char *from) {
+/* All that is there is a run's, and may go. */
+static int check_overwritten(const Outputs *outputs, const char *from) {
     if (from && is_inside(outputs, from))
         return err_set(ERR_ARGUMENT,
                        "--overwrite would remove checkpoint '%s', which the job is to go on from: "
@@ -116,8 +123,7 @@ static int remove_own(const Outputs *outputs, const char *from) {
     if (!outputs_is_marked(outputs->folder))
         return err_set(ERR_EXISTS, "'%s' is not empty and holds no job's outputs: not overwritten",
                        outputs->folder);
-    TRY(outputs_check_own(outputs->folder));
-    return outputs_remove_own(outputs->folder);
+    return outputs_check_own(outputs->folder);
 }
 
 /* ---- metrics of before ---- */
@@ -184,23 +190,36 @@ static int cut_metrics(const Outputs *outputs, int64_t end) {
     return cut_rows(path, end, step_of_jsonl);
 }
 
-/* Newer checkpoints than the one to go on from: damaged ones go out of the way, so that they do not
- * count as the newest; others are not to be written over. */
-static int check_newer(const Outputs *outputs, int64_t resume_step) {
-    char latest[ORDER_PATH_BYTES];
+/* Newer checkpoints than the one to go on from are damaged, or not to be written over. */
+static int check_newer(const Outputs *outputs) {
+    char newer[ORDER_PATH_BYTES];
+    int64_t step = INT64_MAX;
+    ErrNote before;
+    err_copy(&before);
+    while (checkpoint_latest_before(outputs->checkpoints, step, newer, &step) >= 0 &&
+           step > outputs->resume_step) {
+        int rc = checkpoint_verify(newer);
+        if (rc != ERR_CORRUPT && rc != ERR_IO)
+            return rc < 0
+                       ? rc
+                       : err_set(ERR_EXISTS,
+                                 "'%s' has checkpoints up to step %lld, newer than step %lld: "
+                                 "resume the latest, or choose another --out",
+                                 outputs->folder, (long long)step, (long long)outputs->resume_step);
+    }
+    err_restore(&before);
+    return 0;
+}
+
+/* They go out of the way, so that they do not count as the newest. */
+static int set_newer_aside(const Outputs *outputs) {
+    char newer[ORDER_PATH_BYTES];
     int64_t step = 0;
     ErrNote before;
     err_copy(&before);
-    while (checkpoint_latest(outputs->checkpoints, latest, &step) >= 0 && step > resume_step) {
-        int rc = checkpoint_verify(latest);
-        if (rc != ERR_CORRUPT && rc != ERR_IO)
-            return rc < 0 ? rc
-                          : err_set(ERR_EXISTS,
-                                    "'%s' has checkpoints up to step %lld, newer than step %lld: "
-                                    "resume the latest, or choose another --out",
-                                    outputs->folder, (long long)step, (long long)resume_step);
-        TRY(checkpoint_set_aside(latest));
-    }
+    while (checkpoint_latest(outputs->checkpoints, newer, &step) >= 0 &&
+           step > outputs->resume_step)
+        TRY(checkpoint_set_aside(newer));
     err_restore(&before);
     return 0;
 }
@@ -230,8 +249,7 @@ static int write_text(const Outputs *outputs, const char *name, int fd, const ch
     return 0;
 }
 
-/* May the folder be written in? Then what is to be overwritten is gone. */
-static int claim_folder(Outputs *outputs, const OutputsStart *start) {
+static int check_folder(const Outputs *outputs, const OutputsStart *start) {
     int empty = is_empty(outputs->folder);
     TRY(empty);
     /* In a folder that it goes on in, job.json is the resolved one of the run before. */
@@ -243,16 +261,10 @@ static int claim_folder(Outputs *outputs, const OutputsStart *start) {
                        "--overwrite, or choose another --out",
                        outputs->folder);
     if (!empty && start->mode == OUTPUTS_OVERWRITE)
-        TRY(remove_own(outputs, start->from));
+        TRY(check_overwritten(outputs, start->from));
     if (!empty && start->mode == OUTPUTS_RESUME)
         TRY(check_resumed(outputs, start));
-    return start->mode == OUTPUTS_RESUME ? check_newer(outputs, start->resume_step) : 0;
-}
-
-static int prepare_folder(const Outputs *outputs, const OutputsStart *start) {
-    TRY(outputs_make_folder(outputs->checkpoints));
-    TRY(outputs_make_folder(outputs->logs));
-    return start->mode == OUTPUTS_RESUME ? cut_metrics(outputs, start->resume_step) : 0;
+    return start->mode == OUTPUTS_RESUME ? check_newer(outputs) : 0;
 }
 
 /* Open them, anew where they are open: a cut file is another one. */
@@ -266,22 +278,14 @@ static int open_metrics(Outputs *outputs) {
     return append_to(outputs, "metrics.jsonl", &outputs->jsonl);
 }
 
-static int open_all(Outputs *outputs, const char *folder, const OutputsStart *start) {
-    struct stat about;
+static int find_folder(Outputs *outputs, const char *folder) {
     char resolved[PATH_MAX];
     TRY(outputs_make_folder(folder));
     if (!realpath(folder, resolved))
         return err_errno(ERR_IO, errno, "finding folder '%s'", folder);
     TRY(text_copy(outputs->folder, sizeof outputs->folder, resolved));
     TRY(join(outputs->checkpoints, sizeof outputs->checkpoints, resolved, "checkpoints"));
-    TRY(join(outputs->logs, sizeof outputs->logs, resolved, "logs"));
-    TRY(claim_folder(outputs, start));
-    TRY(append_to(outputs, OUTPUTS_MARK_NAME, &outputs->events)); /* before all others */
-    TRY(prepare_folder(outputs, start));
-    TRY(open_metrics(outputs));
-    if (fstat(outputs->csv, &about) == 0 && about.st_size == 0)
-        TRY(write_text(outputs, "metrics.csv", outputs->csv, csv_head, sizeof csv_head - 1));
-    return 0;
+    return join(outputs->logs, sizeof outputs->logs, resolved, "logs");
 }
 
 int outputs_open(const char *folder, const OutputsStart *start, Outputs **out_outputs) {
@@ -289,12 +293,37 @@ int outputs_open(const char *folder, const OutputsStart *start, Outputs **out_ou
     if (!outputs)
         return err_set(ERR_MEMORY, "the outputs");
     outputs->csv = outputs->jsonl = outputs->events = -1;
-    int rc = open_all(outputs, folder, start);
+    outputs->mode = start->mode;
+    outputs->resume_step = start->resume_step;
+    buf_init(&outputs->early, OUTPUTS_MAX_EARLY_BYTES);
+    int rc = find_folder(outputs, folder);
+    if (rc >= 0)
+        rc = check_folder(outputs, start);
     if (rc < 0) {
         outputs_close(outputs);
         return rc;
     }
     *out_outputs = outputs;
+    return 0;
+}
+
+int outputs_begin(Outputs *outputs) {
+    struct stat about;
+    if (outputs->mode == OUTPUTS_OVERWRITE)
+        TRY(outputs_remove_own(outputs->folder));
+    if (outputs->mode == OUTPUTS_RESUME)
+        TRY(set_newer_aside(outputs));
+    TRY(append_to(outputs, OUTPUTS_MARK_NAME, &outputs->events)); /* before all others */
+    TRY(outputs_make_folder(outputs->checkpoints));
+    TRY(outputs_make_folder(outputs->logs));
+    if (outputs->mode == OUTPUTS_RESUME)
+        TRY(cut_metrics(outputs, outputs->resume_step));
+    TRY(open_metrics(outputs));
+    if (fstat(outputs->csv, &about) == 0 && about.st_size == 0)
+        TRY(write_text(outputs, "metrics.csv", outputs->csv, csv_head, sizeof csv_head - 1));
+    TRY(write_text(outputs, OUTPUTS_MARK_NAME, outputs->events, outputs->early.data,
+                   outputs->early.bytes));
+    buf_done(&outputs->early);
     return 0;
 }
 
@@ -353,7 +382,9 @@ int outputs_event(Outputs *outputs, const char *kind, const char *text, const ch
     if (rc >= 0)
         rc = buf_text(&line, "}\n");
     if (rc >= 0)
-        rc = write_text(outputs, OUTPUTS_MARK_NAME, outputs->events, line.data, line.bytes);
+        rc = outputs->events < 0
+                 ? buf_add(&outputs->early, line.data, line.bytes)
+                 : write_text(outputs, OUTPUTS_MARK_NAME, outputs->events, line.data, line.bytes);
     buf_done(&line);
     return rc;
 }
@@ -472,6 +503,7 @@ void outputs_close(Outputs *outputs) {
         if (fds[i] >= 0)
             close(fds[i]);
     }
+    buf_done(&outputs->early);
     free(outputs->rows);
     free(outputs);
 }

@@ -56,13 +56,17 @@ typedef struct OutputsStart {
     const char *job_file; /* that was given, never replaced or removed; NULL: none */
 } OutputsStart;
 
-/* ERR_EXISTS: the folder holds something and the mode is OUTPUTS_NEW; or it has not been a job's
+/* Look whether a run may write there; nothing in the folder, which is made, is changed.
+ * ERR_EXISTS: the folder holds something and the mode is OUTPUTS_NEW; or it has not been a job's
  * (any job's: events.jsonl tells), or is another job's by its job.json; or `from` is not one of its
- * checkpoints, so that two runs would be mixed; or it has checkpoints newer than resume_step
- * (damaged ones are set aside); or job_file is one of its files. OUTPUTS_OVERWRITE removes only
- * what runs make, nothing at all where there is something else (ERR_EXISTS names it), and never
- * what `from` lies in. */
+ * checkpoints, so that two runs would be mixed; or it has sound checkpoints newer than resume_step;
+ * or job_file is one of its files; or it is to be overwritten and holds something that no run makes
+ * (which is named), or what `from` lies in. */
 int outputs_open(const char *folder, const OutputsStart *start, Outputs **out_outputs);
+/* The job runs: remove what is to be overwritten, or cut the rows that come again and set damaged
+ * checkpoints aside that are newer; then make the files. Events of before are written only now, and
+ * never where the job did not come so far; rows and JSON files only from now on. */
+int outputs_begin(Outputs *outputs);
 void outputs_close(Outputs *outputs); /* writes the rows that still wait */
 
 const char *outputs_folder(const Outputs *outputs); /* absolute */

@@ -158,7 +158,8 @@ Test(cancel, early, .init = e2e_enter, .fini = e2e_leave) {
     for (int i = 0; i < 12; i++) {
         const char *out = e2e_path("cancelled%d", i);
         E2e run = e2e_train(job, out, E2E_ARGS("--set", "plan.cut=auto", "--set", "steps=1000000"));
-        cr_assert(e2e_await_event(&run, out, "state", 1), "%s", e2e_read(run.err));
+        cr_assert(e2e_await_path(&run, e2e_path("cancelled%d/.funcpipe-lock", i)), "%s",
+                  e2e_read(run.err));
         e2e_sleep_ms((int64_t)i * 15 * e2e_slowness());
         kill(run.pid, SIGINT);
         int status = e2e_wait(&run);

@@ -554,6 +554,34 @@ Test(conductor, refuses_a_folder_with_outputs) {
     cr_expect(strstr(result.failure.text, "newer than step 10"), "%s", result.failure.text);
 }
 
+/* A command that fails before its workers run has changed nothing. */
+Test(conductor, a_start_that_fails_leaves_the_folder_as_it_was) {
+    static const ConfigSet wrong[] = {{"limits.relay", "4KiB"},
+                                      {"relay", "file:///no/such/place/relay"}};
+    static const int codes[] = {EXIT_CODE_INFEASIBLE, EXIT_CODE_UNREACHABLE};
+    char folder[160];
+    ConductResult result;
+    for (int i = 0; i < 4; i++) { /* in a new folder, then in one with outputs */
+        JobConfig config = load(&wrong[i % 2], 1);
+        ConductOptions options = options_of(NULL);
+        options.overwrite = i >= 2;
+        conduct(&config, &options, &result);
+        config_done(&config);
+        cr_expect_eq(result.exit_code, codes[i % 2], "%s", result.failure.text);
+        if (i == 1) {
+            result = run("");
+            check_done(&result);
+        }
+    }
+    snprintf(folder, sizeof folder, "%s/checkpoints", out);
+    cr_expect_eq(temp_count(folder, ""), 3);
+    cr_expect_eq(count(read_out("events.jsonl"), "\"event\":\"finished\""), 1);
+    check_rows(20);
+    result = run_sets("", wrong, 1, "latest");
+    cr_expect_eq(result.exit_code, EXIT_CODE_INFEASIBLE);
+    check_rows(20);
+}
+
 Test(conductor, resumes_under_another_cut) {
     ConductResult result = run("0.0.*:7:slow=500;0.0.*:8:error=ERR_ARGUMENT"); /* time to commit */
     cr_expect_eq(result.state, JOB_FAILED);

@@ -18,6 +18,7 @@ static int open_in(const char *folder, OutputsMode mode, int64_t resume_step,
 static Outputs *open_mode(OutputsMode mode, int64_t resume_step) {
     Outputs *outputs = NULL;
     cr_assert_eq(open_in(temp_path("a/b/out"), mode, resume_step, &outputs), 0, "%s", err_text());
+    cr_assert_eq(outputs_begin(outputs), 0, "%s", err_text());
     return outputs;
 }
 
@@ -209,6 +210,34 @@ Test(outputs, overwriting_removes_all_that_runs_make) {
     cr_expect_eq(temp_count(temp_path("a/b/out/checkpoints"), ""), 0);
 }
 
+/* A job may fail after it has opened them, and before it runs. */
+Test(outputs, change_nothing_before_they_begin) {
+    static const char metrics[] = "step,epoch\n0,0\n6,0\n";
+    static const OutputsMode modes[] = {OUTPUTS_OVERWRITE, OUTPUTS_RESUME};
+    Outputs *outputs = NULL;
+    cr_assert_eq(open_in(temp_path("a/b/out"), OUTPUTS_NEW, 0, &outputs), 0, "%s", err_text());
+    cr_assert_eq(outputs_event(outputs, "early", NULL, "%s", ""), 0);
+    outputs_close(outputs);
+    cr_expect_eq(temp_count(temp_path("a/b/out"), ""), 0, "a new run may begin there");
+    fill_outputs();
+    temp_write("a/b/out/metrics.csv", metrics, sizeof metrics - 1);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(open_in(temp_path("a/b/out"), modes[i], 6, &outputs), 0, "%s", err_text());
+        cr_assert_eq(outputs_event(outputs, "early", NULL, "%s", ""), 0);
+        outputs_close(outputs);
+        cr_expect_str_eq(text_of("metrics.csv"), metrics);
+        cr_expect_str_eq(text_of("job.json"), "x");
+        cr_expect_eq(temp_count(temp_path("a/b/out/checkpoints"), ""), 4);
+        cr_expect_null(strstr(text_of("events.jsonl"), "early"));
+    }
+    cr_assert_eq(open_in(temp_path("a/b/out"), OUTPUTS_RESUME, 6, &outputs), 0, "%s", err_text());
+    cr_assert_eq(outputs_event(outputs, "early", NULL, "%s", ""), 0);
+    cr_assert_eq(outputs_begin(outputs), 0, "%s", err_text());
+    cr_expect(strstr(text_of("events.jsonl"), "\"event\":\"early\""));
+    cr_expect_eq(count_lines(text_of("metrics.csv")), 2);
+    outputs_close(outputs);
+}
+
 /* What no run makes is somebody's own: it stays, and with it all the rest. */
 Test(outputs, overwrites_nothing_beside_a_foreign_thing) {
     static const char *const foreign[] = {"notes.txt",
@@ -272,6 +301,7 @@ Test(outputs, goes_on_only_from_its_own_checkpoint) {
     cr_expect_str_eq(text_of("metrics.csv"), metrics, "nothing was touched");
     start.from = own;
     cr_assert_eq(outputs_open(temp_path("a/b/out"), &start, &outputs), 0, "%s", err_text());
+    cr_assert_eq(outputs_begin(outputs), 0, "%s", err_text());
     outputs_close(outputs);
     cr_expect_eq(count_lines(text_of("metrics.csv")), 2, "rows beyond the checkpoint are cut");
     start.mode = OUTPUTS_OVERWRITE;
@@ -279,6 +309,7 @@ Test(outputs, goes_on_only_from_its_own_checkpoint) {
     cr_expect(strstr(err_text(), "would remove checkpoint"), "%s", err_text());
     start.from = temp_path("a/b/out2/checkpoints/6");
     cr_assert_eq(outputs_open(temp_path("a/b/out"), &start, &outputs), 0, "%s", err_text());
+    cr_assert_eq(outputs_begin(outputs), 0, "%s", err_text());
     outputs_close(outputs);
     cr_expect_eq(count_lines(text_of("metrics.csv")), 1);
 }
