@@ -198,7 +198,8 @@ enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
 /* ---- arguments ---- */
 
-static int unknown_flag(const Command *command, const char *text) {
+static int unknown_flag(const Command *command, const char *given) {
+    const char *text = text_unless_secret(given);
     const char *known[N_FLAGS];
     size_t n = 0;
     for (int i = 0; i < N_FLAGS; i++) {
@@ -218,14 +219,16 @@ static int add_set(CliArgs *args, const char *value) {
         return err_set(ERR_LIMIT, "more than %d times --set", CLI_MAX_SETS);
     char *copy = strdup(value);
     if (!copy)
-        return err_set(ERR_MEMORY, "--set %s", value);
+        return err_set(ERR_MEMORY, "--set %s", text_unless_secret(value));
     args->set_texts[args->n_sets] = copy;
     char *equals = strchr(copy, '=');
-    if (!equals || equals == copy) {
+    if (equals)
+        *equals = '\0';
+    if (!equals || equals == copy || text_may_be_secret(copy)) {
         free(copy);
-        return err_set(ERR_ARGUMENT, "--set %s: expected PATH=VALUE, such as plan.stages=2", value);
+        return err_set(ERR_ARGUMENT, "--set %s: expected PATH=VALUE, such as plan.stages=2",
+                       text_unless_secret(value));
     }
-    *equals = '\0';
     args->sets[args->n_sets++] = (ConfigSet){copy, equals + 1};
     return 0;
 }
@@ -306,7 +309,7 @@ static int parse_args(const Command *command, int argc, char **argv, CliArgs *ar
         }
         if (args->n_words == CLI_MAX_WORDS || args->n_words == command->max_words)
             return err_set(ERR_ARGUMENT, "%s: '%s' is one argument too many", command->name,
-                           argv[i]);
+                           text_unless_secret(argv[i]));
         args->words[args->n_words++] = argv[i];
     }
     if (!args->help && args->n_words < command->min_words)
@@ -389,10 +392,11 @@ static int unknown_command(int argc, char **argv) {
     const char *known[N_COMMANDS];
     for (int i = 0; i < N_COMMANDS; i++)
         known[i] = commands[i].name;
-    const char *nearest = text_nearest(argv[1], known, N_COMMANDS);
-    int rc = nearest ? err_set(ERR_ARGUMENT, "unknown command '%s' (did you mean '%s'?)", argv[1],
-                               nearest)
-                     : err_set(ERR_ARGUMENT, "unknown command '%s'; see funcpipe --help", argv[1]);
+    const char *name = text_unless_secret(argv[1]);
+    const char *nearest = text_nearest(name, known, N_COMMANDS);
+    int rc = nearest
+                 ? err_set(ERR_ARGUMENT, "unknown command '%s' (did you mean '%s'?)", name, nearest)
+                 : err_set(ERR_ARGUMENT, "unknown command '%s'; see funcpipe --help", name);
     cli_print_error(wants_json(argc, argv), rc);
     return EXIT_CODE_USAGE;
 }

@@ -103,8 +103,8 @@ int cli_model(const CliArgs *args, int *out_error) {
     Model model;
     int rc = strcmp(args->words[0], inspect) == 0
                  ? 0
-                 : err_set(ERR_ARGUMENT, "model: unknown word '%s' (expected '%s')", args->words[0],
-                           inspect);
+                 : err_set(ERR_ARGUMENT, "model: unknown word '%s' (expected '%s')",
+                           text_unless_secret(args->words[0]), inspect);
     if (rc >= 0)
         rc = config_load_model(args->words[1], args->sets, args->n_sets, &model);
     *out_error = rc < 0 ? rc : 0;

@@ -165,7 +165,8 @@ static int find_job(const char *checkpoint, char *out_path, size_t out_bytes) {
     char path[PATH_MAX + 32];
     char found[PATH_MAX];
     if (!realpath(checkpoint, resolved))
-        return err_set(ERR_NOT_FOUND, "there is no checkpoint '%s'", checkpoint);
+        return err_set(ERR_NOT_FOUND, "there is no checkpoint '%s'",
+                       text_unless_secret(checkpoint));
     for (int i = 0; i < 3; i++) {
         const char *behind = places[i] + 2;
         snprintf(path, sizeof path, "%s%s", resolved, behind);

@@ -280,7 +280,7 @@ static int find_checkpoint(Conductor *conductor, char *found) {
     const char *folder = latest ? options->out_folder : options->resume;
     if (!latest && has_manifest(folder)) {
         if (!realpath(folder, resolved))
-            return err_set(ERR_NOT_FOUND, "there is no folder '%s'", folder);
+            return err_set(ERR_NOT_FOUND, "there is no folder '%s'", text_unless_secret(folder));
         return text_copy(found, ORDER_PATH_BYTES, resolved);
     }
     if (!folder)
@@ -289,7 +289,7 @@ static int find_checkpoint(Conductor *conductor, char *found) {
     if (access(place, F_OK) < 0 && !latest)
         snprintf(place, sizeof place, "%s", folder);
     if (!realpath(place, resolved))
-        return err_set(ERR_NOT_FOUND, "there is no checkpoint in '%s'", folder);
+        return err_set(ERR_NOT_FOUND, "there is no checkpoint in '%s'", text_unless_secret(folder));
     return find_latest(conductor, resolved, found);
 }
 

@@ -54,6 +54,12 @@ static void unset(cJSON *root, const char *dotted) {
     cJSON_DeleteItemFromObjectCaseSensitive(object, key);
 }
 
+static int set_context(int rc, const ConfigSet *set) {
+    if (text_may_be_secret(set->text))
+        return err_context(rc, "--set %s", set->path);
+    return err_context(rc, "--set %s=%s", set->path, set->text);
+}
+
 static int apply_sets(cJSON *root, const ConfigSet *sets, int n_sets) {
     for (int i = 0; i < n_sets; i++) {
         if (strcmp(sets[i].text, "null") == 0) {
@@ -62,7 +68,7 @@ static int apply_sets(cJSON *root, const ConfigSet *sets, int n_sets) {
         }
         int rc = json_set(root, sets[i].path, sets[i].text);
         if (rc < 0)
-            return err_context(rc, "--set %s=%s", sets[i].path, sets[i].text);
+            return set_context(rc, &sets[i]);
     }
     return 0;
 }
@@ -86,11 +92,8 @@ static int blame_sets(int rc, const ConfigSet *sets, int n_sets) {
     ErrNote note;
     err_copy(&note);
     for (int i = n_sets - 1; i >= 0; i--) {
-        if (!blames(note.text, &sets[i]))
-            continue;
-        if (strstr(sets[i].text, "://") || strchr(sets[i].text, '@')) /* maybe a password's */
-            return err_context(rc, "--set %s", sets[i].path);
-        return err_context(rc, "--set %s=%s", sets[i].path, sets[i].text);
+        if (blames(note.text, &sets[i]))
+            return set_context(rc, &sets[i]);
     }
     return rc;
 }
@@ -373,7 +376,7 @@ int config_parse(const char *what, const char *text, size_t bytes, const char *f
 static int folder_of(const char *path, char *folder, size_t folder_bytes) {
     char resolved[PATH_MAX];
     if (!realpath(path, resolved))
-        return err_set(ERR_NOT_FOUND, "there is no job file '%s'", path);
+        return err_set(ERR_NOT_FOUND, "there is no job file '%s'", text_unless_secret(path));
     char *slash = strrchr(resolved, '/');
     slash[slash == resolved ? 1 : 0] = '\0';
     return text_copy(folder, folder_bytes, resolved);

@@ -382,6 +382,14 @@ const char *text_printable(const char *text, char *out, size_t out_bytes) {
     return out;
 }
 
+bool text_may_be_secret(const char *text) {
+    return strstr(text, "://") || strchr(text, '@');
+}
+
+const char *text_unless_secret(const char *text) {
+    return text_may_be_secret(text) ? "..." : text;
+}
+
 int text_check_name(const char *what, const char *text, size_t max) {
     size_t length = strlen(text);
     if (length == 0)

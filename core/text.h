@@ -36,6 +36,10 @@ bool text_is_utf8(const char *data, size_t bytes);
  * ("..."): the end of a message is its reason. Text that is so already stays as it is. */
 enum { TEXT_WORD_BYTES = 300 };
 const char *text_printable(const char *text, char *out, size_t out_bytes);
+/* Words from outside for a message: "..." in the place of those that may hold a password, which are
+ * URLs and whatever has an '@'. */
+bool text_may_be_secret(const char *text);
+const char *text_unless_secret(const char *text);
 /* A name of letters, digits and "._-", 1 to max characters, no leading '.' or '-': safe in paths
  * and keys. ERR_ARGUMENT names what (`what` = "job name") and the text. */
 int text_check_name(const char *what, const char *text, size_t max);

@@ -222,3 +222,31 @@ Test(cli, eval_and_diff_of_nothing) {
     cr_expect_eq(run("diff", "/no/a", "/no/b", NULL), EXIT_CODE_USAGE);
     SAYS(complained, "/no/a");
 }
+
+/* A URL in the wrong place is not printed: its password would be. */
+Test(cli, no_password_that_was_given_in_the_wrong_place) {
+    static const char url[] = "redis://:c4n4ry@host";
+    const char *job_file = job_path();
+    setenv("FUNCPIPE_WORKER", "/bin/true", 1);
+    static const char *const sets[] = {
+        "relay=redis://:c4n4ry@host", "relay.url=redis://:c4n4ry@host",  "steps=c4n4ry@host",
+        "redis://:c4n4ry@host",       "redis://:c4n4ry@host?timeout=5s", "plan..x=u:c4n4ry@host"};
+    for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
+        cr_expect_eq(run("plan", job_file, "--set", "relay=auto", "--set", sets[i], "--json", NULL),
+                     EXIT_CODE_USAGE, "%s", sets[i]);
+        cr_expect_null(strstr(complained, "c4n4ry"), "%s", complained);
+        cr_expect_null(strstr(printed, "c4n4ry"), "%s", printed);
+        cr_expect(strstr(complained, "--set "), "%s", complained);
+    }
+    const char *const *wrong[] = {(const char *[]){url, NULL, NULL},
+                                  (const char *[]){"plan", job_file, url},
+                                  (const char *[]){"plan", url, NULL},
+                                  (const char *[]){"train", "--redis://:c4n4ry@host", NULL},
+                                  (const char *[]){"eval", url, NULL},
+                                  (const char *[]){"model", url, job_file}};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        cr_expect_eq(run(wrong[i][0], wrong[i][1], wrong[i][1] ? wrong[i][2] : NULL, NULL),
+                     EXIT_CODE_USAGE);
+        cr_expect_null(strstr(complained, "c4n4ry"), "%s", complained);
+    }
+}
