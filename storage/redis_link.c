@@ -29,7 +29,8 @@ enum {
     KEEPALIVE_S = 15,
     KEEPALIVE_PROBES = 4,
     SILENCE_S = 30, /* a server that says or takes nothing for this long is gone */
-    TLS_MS = 6000   /* of a handshake: a port without TLS often says nothing at all */
+    TLS_MS = 6000,  /* of a handshake: a port without TLS often says nothing at all */
+    CUT_MS = 1000   /* after an interruption: for answers to what was sent */
 };
 
 struct RedisLink {
@@ -49,13 +50,21 @@ static int unreachable(const RedisLink *link, int errnum, const char *doing) {
     return err_errno(ERR_UNREACHABLE, errnum, "%s the Redis server %s", doing, link->place);
 }
 
+static int interrupted(const RedisLink *link, const char *doing) {
+    return err_set(ERR_CANCELLED, "%s the Redis server %s: interrupted", doing, link->place);
+}
+
+/* An interruption ends a wait that is `interruptible` at once, any other one soon. */
 static int wait_fd(const RedisLink *link, int fd, short events, const char *doing,
                    int64_t deadline_ns, bool interruptible) {
     int64_t silence_ns = clock_deadline_ms(SILENCE_S * INT64_C(1000));
     int64_t until_ns = deadline_ns < silence_ns ? deadline_ns : silence_ns;
+    bool cut = false;
     for (;;) {
-        struct pollfd fds[2] = {{fd, events, 0}, {interruptible ? link->wake_fd : -1, POLLIN, 0}};
+        struct pollfd fds[2] = {{fd, events, 0}, {cut ? -1 : link->wake_fd, POLLIN, 0}};
         int64_t left_ns = until_ns - clock_now_ns();
+        if (left_ns <= 0 && cut)
+            return interrupted(link, doing);
         if (left_ns <= 0 && until_ns == deadline_ns)
             return timed_out(link, doing);
         if (left_ns <= 0)
@@ -67,9 +76,13 @@ static int wait_fd(const RedisLink *link, int fd, short events, const char *doin
             return unreachable(link, errno, doing);
         if (n > 0 && fds[0].revents)
             return 0;
-        if (n > 0 && fds[1].revents)
-            return err_set(ERR_CANCELLED, "%s the Redis server %s: interrupted", doing,
-                           link->place);
+        if (n > 0 && fds[1].revents && interruptible)
+            return interrupted(link, doing);
+        if (n > 0 && fds[1].revents) {
+            int64_t cut_ns = clock_deadline_ms(CUT_MS);
+            cut = true;
+            until_ns = cut_ns < until_ns ? cut_ns : until_ns;
+        }
     }
 }
 

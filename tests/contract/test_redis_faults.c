@@ -1,6 +1,7 @@
 /* The Redis relay when the network or the server fails it: cuts at every byte, restarts, silence,
  * full servers, dead ones, interruptions. Real servers, a proxy in between. */
 #include <criterion/criterion.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -491,6 +492,19 @@ Test(redis_interrupt, a_wait_a_connect_and_a_dead_server) {
     expect_interrupted(&put);
     cr_assert_eq(redis_server_again(&place.server), 0, "%s", err_text());
     cr_expect_eq(place_put(place.proxied, "k", "x", 1, 5000), 0, "%s", err_text());
+    place_close(&place);
+}
+
+/* What was sent has no answer: the server is stopped, and its connections stay. */
+Test(redis_interrupt, a_server_that_says_nothing) {
+    RedisPlace place;
+    place_open(&place, NULL, "", "");
+    Doing put = {.relay = place.proxied, .key = "p", .data = "x", .bytes = 1, .ms = 20000};
+    cr_expect_eq(place_put(place.proxied, "k", "x", 1, 5000), 0, "%s", err_text());
+    kill(place.server.pid, SIGSTOP);
+    expect_interrupted(&put);
+    kill(place.server.pid, SIGCONT);
+    place_expect(place.proxied, "k", "x", 1);
     place_close(&place);
 }
 
