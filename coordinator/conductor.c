@@ -125,25 +125,14 @@ static void try_close(Conductor *conductor) {
     bool patient = conductor_now_ms() - conductor->finish_ms < CONDUCT_REAP_MS;
     if ((running || conductor->n_working > 0) && patient)
         return;
+    if (!conductor_clean_relay(conductor))
+        return;
     conductor->closed = true;
-    conductor_finish_relay(conductor);
     close_signals(conductor);
     close_handle((uv_handle_t *)&conductor->tick);
     close_handle((uv_handle_t *)&conductor->reported);
     if (running)
         uv_stop(&conductor->loop); /* a process that cannot be killed is not waited for */
-}
-
-static void do_delayed(Conductor *conductor) {
-    for (size_t i = 0; i < conductor->n_delayed;) {
-        DelayedAction delayed = conductor->delayed[i];
-        if (delayed.due_ms > conductor_now_ms()) {
-            i++;
-            continue;
-        }
-        conductor->delayed[i] = conductor->delayed[--conductor->n_delayed];
-        conductor_act_delayed(conductor, &delayed);
-    }
 }
 
 /* Longer than this without a look at the heartbeats, and none could be had. */
@@ -186,7 +175,7 @@ static void on_tick(uv_timer_t *timer) {
     Conductor *conductor = timer->data;
     bool blind = is_blind(conductor);
     conductor_take_reports(conductor);
-    do_delayed(conductor);
+    conductor_act_delayed(conductor);
     conductor_try_resume(conductor);
     note_measuring(conductor);
     conductor_event(conductor, &(JobEvent){.kind = JOB_EV_TICK, .blind = blind}, NULL);
@@ -205,6 +194,7 @@ static void take_signal(Conductor *conductor, int number) {
     bool first = conductor->job.cancel == JOB_CANCEL_NONE;
     JobCancel cancel = number == SIGINT ? JOB_CANCEL_INTERRUPT : JOB_CANCEL_TERMINATE;
     outputs_event(conductor->outputs, "signal", NULL, "\"signal\":%d", number);
+    conductor->cleaning.hurried |= conductor->finishing;
     if (first && conductor->job.state == JOB_RUNNING)
         progress_say(&conductor->progress, "stopping",
                      "stopping: the workers save and end (once more: end at once)");

@@ -10,12 +10,10 @@
 #include "core/stage.h"
 #include "core/text.h"
 
-enum { CONDUCT_NOTE_MARGIN_MS = 60000 };
-
 /* ---- later ---- */
 
-static void delay(Conductor *conductor, const JobAction *action, int64_t delay_ms,
-                  int64_t give_up_ms) {
+void conductor_delay(Conductor *conductor, const JobAction *action, int64_t delay_ms,
+                     int64_t give_up_ms) {
     if (conductor->n_delayed == conductor->cap_delayed) {
         size_t capacity = conductor->cap_delayed ? 2 * conductor->cap_delayed : 16;
         DelayedAction *delayed = realloc(conductor->delayed, capacity * sizeof *delayed);
@@ -29,20 +27,8 @@ static void delay(Conductor *conductor, const JobAction *action, int64_t delay_m
     DelayedAction *last = &conductor->delayed[conductor->n_delayed++];
     last->action = *action;
     last->action.delay_ms = 0;
-    last->due_ms = conductor_now_ms() + delay_ms;
+    last->due_ms = delay_ms == CONDUCT_PUT_OFF ? INT64_MAX : conductor_now_ms() + delay_ms;
     last->give_up_ms = give_up_ms;
-}
-
-/* A write of the job's into the relay has failed, which may be full for the time being: try it
- * again for some seconds, while the loop goes on. give_up_ms 0: it was the first try. */
-static void write_failed(Conductor *conductor, const JobAction *action, int rc,
-                         int64_t give_up_ms) {
-    int64_t now = conductor_now_ms();
-    int64_t until = give_up_ms > 0 ? give_up_ms : now + CONDUCT_RELAY_MS;
-    if (err_retry(rc) && now < until)
-        delay(conductor, action, CONDUCT_TICK_MS, until);
-    else
-        conductor_fail(conductor, rc);
 }
 
 /* ---- profiling ---- */
@@ -233,25 +219,15 @@ static int fill_order(Conductor *conductor, const JobAction *action, Order *orde
                : 0;
 }
 
-/* Is that attempt's fence still to be written? */
-static bool fence_waits(const Conductor *conductor, const JobAction *action) {
-    for (size_t i = 0; i < conductor->n_delayed; i++) {
-        const JobAction *other = &conductor->delayed[i].action;
-        if (other->kind == JOB_ACT_FENCE && other->stage == action->stage &&
-            other->replica == action->replica && other->attempt == action->attempt)
-            return true;
-    }
-    return false;
-}
-
 static void act_invoke(Conductor *conductor, const JobAction *action) {
     Order order;
     int64_t pid = 0;
     const JobWorker *worker = job_worker(&conductor->job, action->stage, action->replica);
     if (!worker->alive || worker->attempt != action->attempt)
         return; /* given up while it was delayed */
-    if (fence_waits(conductor, action)) {
-        delay(conductor, action, CONDUCT_TICK_MS, 0);
+    if (conductor_fence_waits(conductor, action)) {
+        conductor_delay(conductor, action,
+                        conductor->write.running ? CONDUCT_PUT_OFF : CONDUCT_TICK_MS, 0);
         return;
     }
     int rc = fill_order(conductor, action, &order);
@@ -273,17 +249,6 @@ static void act_invoke(Conductor *conductor, const JobAction *action) {
     conductor_event(conductor, &event, err_text());
 }
 
-static void put_fence(Conductor *conductor, const JobAction *action, int64_t give_up_ms) {
-    const JobWorker *worker = job_worker(&conductor->job, action->stage, action->replica);
-    Slice part = {"fence", 5};
-    Key key = key_fence(&conductor->space, action->stage, action->replica, action->attempt);
-    if (worker->attempt != action->attempt)
-        return; /* given up meanwhile: its successor has a fence of its own */
-    int rc = relay_put(conductor->relay, key.text, &part, 1, clock_deadline_ms(CONDUCT_RELAY_MS));
-    if (rc < 0)
-        write_failed(conductor, action, rc, give_up_ms);
-}
-
 /* A worker has died and is about to be replaced: say why, then fence off what may still live. */
 static void act_fence(Conductor *conductor, const JobAction *action) {
     const JobWorker *worker = job_worker(&conductor->job, action->stage, action->replica);
@@ -300,32 +265,7 @@ static void act_fence(Conductor *conductor, const JobAction *action) {
     if (rc < 0)
         conductor_fail(conductor, rc);
     else
-        put_fence(conductor, action, 0);
-}
-
-/* What an earlier one wanted and could not write is out of date. */
-static void forget_control(Conductor *conductor) {
-    size_t n = 0;
-    for (size_t i = 0; i < conductor->n_delayed; i++) {
-        if (conductor->delayed[i].action.kind != JOB_ACT_CONTROL)
-            conductor->delayed[n++] = conductor->delayed[i];
-    }
-    conductor->n_delayed = n;
-}
-
-static void act_control(Conductor *conductor, const JobAction *action, int64_t give_up_ms) {
-    Buf text;
-    Control control = {.stop = action->stop, .save = action->save};
-    forget_control(conductor);
-    buf_init(&text, RELAY_NOTE_MAX_BYTES);
-    int rc = report_format_control(&control, &text);
-    if (rc >= 0)
-        rc =
-            relay_note_put(conductor->relay, key_control(&conductor->space).text, text.data,
-                           text.bytes, conductor->config->stop_timeout_ms + CONDUCT_NOTE_MARGIN_MS);
-    buf_done(&text);
-    if (rc < 0)
-        write_failed(conductor, action, rc, give_up_ms);
+        conductor_write(conductor, action, 0);
 }
 
 /* ---- checkpoints, on libuv's thread pool: they read and sync files ---- */
@@ -442,33 +382,16 @@ static void act_finish(Conductor *conductor) {
     conductor->finish_ms = conductor_now_ms();
     conductor->n_delayed = 0;
     atomic_store(&conductor->stop_preparing, true);
+    conductor_stop_writing(conductor);
     if (conductor->watch)
         conductor_take_reports(conductor);
     if (conductor->invoker)
         invoke_kill_all(conductor->invoker);
 }
 
-/* All workers are gone: nothing writes any more, so what is removed now stays away. */
-void conductor_finish_relay(Conductor *conductor) {
-    ErrNote before;
-    err_copy(&before);
-    watch_close(conductor->watch, &conductor->own);
-    conductor->watch = NULL;
-    if (conductor_drop_generations(conductor) < 0)
-        progress_say(&conductor->progress, "warning", "cleaning the relay: %s", err_text());
-    if (conductor->relay) {
-        conductor_tidy_generations(conductor);
-        relay_add_up(&conductor->relay->counters, &conductor->own);
-    }
-    relay_close(conductor->relay);
-    conductor->relay = NULL;
-    scratch_remove(&conductor->scratch_relay);
-    err_restore(&before);
-}
-
 void conductor_act(Conductor *conductor, const JobAction *action) {
     if (action->delay_ms > 0) {
-        delay(conductor, action, action->delay_ms, 0);
+        conductor_delay(conductor, action, action->delay_ms, 0);
         return;
     }
     switch (action->kind) {
@@ -485,7 +408,7 @@ void conductor_act(Conductor *conductor, const JobAction *action) {
         act_invoke(conductor, action);
         return;
     case JOB_ACT_CONTROL:
-        act_control(conductor, action, 0);
+        conductor_write(conductor, action, 0);
         return;
     case JOB_ACT_COMMIT:
         act_store(conductor, action->step, false);
@@ -502,11 +425,25 @@ void conductor_act(Conductor *conductor, const JobAction *action) {
     }
 }
 
-void conductor_act_delayed(Conductor *conductor, const DelayedAction *delayed) {
-    if (delayed->give_up_ms > 0 && delayed->action.kind == JOB_ACT_FENCE)
-        put_fence(conductor, &delayed->action, delayed->give_up_ms);
-    else if (delayed->give_up_ms > 0 && delayed->action.kind == JOB_ACT_CONTROL)
-        act_control(conductor, &delayed->action, delayed->give_up_ms);
-    else
-        conductor_act(conductor, &delayed->action);
+void conductor_act_delayed(Conductor *conductor) {
+    for (size_t i = 0; i < conductor->n_delayed;) {
+        DelayedAction delayed = conductor->delayed[i];
+        if (delayed.due_ms > conductor_now_ms()) {
+            i++;
+            continue;
+        }
+        conductor->delayed[i] = conductor->delayed[--conductor->n_delayed];
+        if (delayed.give_up_ms > 0)
+            conductor_write(conductor, &delayed.action, delayed.give_up_ms);
+        else
+            conductor_act(conductor, &delayed.action);
+    }
+}
+
+void conductor_act_put_off(Conductor *conductor) {
+    for (size_t i = 0; i < conductor->n_delayed; i++) {
+        if (conductor->delayed[i].due_ms == INT64_MAX)
+            conductor->delayed[i].due_ms = 0;
+    }
+    conductor_act_delayed(conductor);
 }

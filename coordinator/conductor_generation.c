@@ -144,6 +144,7 @@ void conductor_act_resume(Conductor *conductor) {
     conductor->resuming = true;
     conductor->resume_ms = conductor_now_ms();
     conductor->n_delayed = 0;
+    conductor_stop_writing(conductor);
     watch_close(conductor->watch, &conductor->own);
     conductor->watch = NULL;
     invoke_kill_all(conductor->invoker);
@@ -187,7 +188,7 @@ void conductor_try_resume(Conductor *conductor) {
         return;
     int64_t waited_ms = conductor_now_ms() - conductor->resume_ms;
     bool running = invoke_running(conductor->invoker) > 0;
-    if ((running && waited_ms < CONDUCT_REAP_MS) || conductor->stores)
+    if ((running && waited_ms < CONDUCT_REAP_MS) || conductor->stores || conductor->write.running)
         return;
     int rc = begin_generation(conductor);
     if (rc < 0 && err_retry(rc) && waited_ms < conductor->config->order.wait_timeout_ms)

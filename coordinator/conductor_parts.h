@@ -6,15 +6,13 @@
 #include <uv.h>
 
 #include "coordinator/conductor.h"
+#include "coordinator/conductor_relay.h"
 #include "coordinator/invoke.h"
 #include "coordinator/outputs.h"
 #include "coordinator/plan.h"
 #include "coordinator/progress.h"
 #include "coordinator/rate.h"
 #include "coordinator/scratch.h"
-#include "coordinator/watch.h"
-#include "storage/key.h"
-#include "storage/relay.h"
 
 enum {
     CONDUCT_TICK_MS = 100,
@@ -32,8 +30,7 @@ typedef struct QueuedEvent {
 typedef struct DelayedAction {
     JobAction action;
     int64_t due_ms;
-    int64_t give_up_ms; /* of a write into the relay that failed: when it is not tried again; 0: it
-                           is a first try */
+    int64_t give_up_ms; /* when a write into the relay is not tried again; 0: a first try */
 } DelayedAction;
 
 /* What replica 0 of a stage says it saved. */
@@ -100,7 +97,9 @@ typedef struct Conductor {
     JobSetup setup;
     Order order; /* the template with plan and places; borrows from config and plan */
     KeySpace space;
-    Relay *relay;
+    Relay *relay; /* the write's or the cleaning's while one is running */
+    RelayWrite write;
+    RelayCleaning cleaning;
     int64_t *generations; /* that this run has claimed: the last one is the present one */
     size_t n_generations;
     bool resuming; /* no generation is under way until the next one is taken */
@@ -112,8 +111,7 @@ typedef struct Conductor {
     Traffic own;      /* of our relay handles that are closed */
     SavedPart *parts; /* of the saves that are not committed yet */
     size_t n_parts, cap_parts;
-    int64_t n_rows;
-    int64_t n_skipped; /* steps skipped in this run */
+    int64_t n_rows, n_skipped; /* in this run: rows; steps skipped */
     Rate rate;
 } Conductor;
 
@@ -123,10 +121,12 @@ void conductor_event(Conductor *conductor, const JobEvent *event, const char *te
 /* The conductor itself cannot go on: the error note becomes the job's failure. */
 void conductor_fail(Conductor *conductor, int code);
 
-/* conductor_act.c: do one action of the state machine. */
+/* conductor_act.c: do one action of the state machine, now or later. */
 void conductor_act(Conductor *conductor, const JobAction *action);
-void conductor_act_delayed(Conductor *conductor, const DelayedAction *delayed);
-void conductor_finish_relay(Conductor *conductor);
+void conductor_act_delayed(Conductor *conductor);
+void conductor_act_put_off(Conductor *conductor); /* a write has ended */
+void conductor_delay(Conductor *conductor, const JobAction *action, int64_t delay_ms,
+                     int64_t give_up_ms);
 
 /* conductor_generation.c: what others left in the relay is never read. */
 /* Take the first generation from `first` on that nobody has. */

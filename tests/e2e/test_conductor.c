@@ -9,6 +9,7 @@
 
 #include "coordinator/checkpoint.h"
 #include "coordinator/conductor.h"
+#include "core/clock.h"
 #include "core/err.h"
 #include "core/report.h"
 #include "storage/relay_faulty.h"
@@ -263,14 +264,19 @@ Test(conductor, waits_for_room_for_a_fence) {
     cr_expect_eq(count(read_out("events.jsonl"), "\"event\":\"worker_died\""), 1);
 }
 
-Test(conductor, gives_up_on_a_fence_after_seconds) {
+/* As long as anything is waited for. */
+Test(conductor, gives_up_on_a_fence_in_the_end) {
+    static const ConfigSet set = {"timeouts.wait", "3s"};
+    int64_t begin_ns = clock_now_ns();
     fault.end = "/+f.1.0.2";
     fault.n = 1000;
-    ConductResult result = run("1.0.1:7:kill");
+    ConductResult result = run_sets("1.0.1:7:kill", &set, 1, NULL);
+    int64_t took_ms = (clock_now_ns() - begin_ns) / CLOCK_NS_PER_MS;
+    cr_expect(took_ms >= 3000 && took_ms < 8000, "%lld ms", (long long)took_ms);
     cr_expect_eq(result.state, JOB_FAILED);
     cr_expect_eq(result.failure.code, ERR_IO);
     cr_expect(strstr(result.failure.text, "/c/f.1.0.2' in file:///"), "%s", result.failure.text);
-    cr_expect_lt(fault.n, 950);
+    cr_expect_lt(fault.n, 985);
     cr_expect_eq(count(read_out("events.jsonl"), "\"event\":\"worker_started\",\"stage\":1,"
                                                  "\"replica\":0"),
                  1, "nobody starts unfenced");

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/err.h"
 #include "tests/support/e2e.h"
 #include "tests/support/redis_server.h"
@@ -154,6 +155,30 @@ Test(relay_lost, a_server_back_with_all_it_had, .init = enter_with_file, .fini =
     kill_and_start(&run, "out", 40);
     check_end(&run, "out", 0);
     cr_expect_eq(e2e_count("out", "worker_died"), 0);
+}
+
+/* Ctrl-C twice while the server is stopped, or gone: nothing is waited for that cannot come. */
+Test(relay_lost, cancelled_at_once_while_a_server_is_away, .init = enter, .fini = leave) {
+    static const char *const outs[] = {"stopped", "gone"};
+    for (int i = 0; i < 2; i++) {
+        E2e run = e2e_train(job, outs[i], E2E_ARGS("--set", "steps=1000000", "--set", relay));
+        cr_assert(e2e_await_rows(&run, outs[i], 10), "%s", e2e_read(run.err));
+        kill(server.pid, i == 0 ? SIGSTOP : SIGKILL);
+        e2e_sleep_ms(200);
+        kill(run.pid, SIGINT);
+        cr_assert(e2e_await_event(&run, outs[i], "signal", 1), "%s", e2e_read(run.err));
+        e2e_sleep_ms(300);
+        cr_assert(e2e_is_running(&run), "%s", e2e_read(run.err));
+        int64_t begin_ns = clock_now_ns();
+        kill(run.pid, SIGINT);
+        cr_assert_eq(e2e_wait(&run), 130, "%d: %s", run.status, e2e_read(run.err));
+        int64_t took_ms = (clock_now_ns() - begin_ns) / CLOCK_NS_PER_MS;
+        cr_expect_lt(took_ms, 5000 * e2e_slowness(), "%lld ms", (long long)took_ms);
+        cr_expect(strstr(e2e_read(run.err), "; funcpipe gc removes what is left there"), "%s",
+                  e2e_read(run.err));
+        e2e_check_clean(&run);
+        kill(server.pid, SIGCONT);
+    }
 }
 
 Test(relay_lost, more_often_than_the_job_allows, .init = enter, .fini = leave) {
