@@ -213,7 +213,10 @@ static cJSON *build_manifest(const Manifest *manifest) {
                add_hex(item, "xxh3", file->xxh3);
         cJSON_AddItemToArray(files, item);
     }
-    if (fine && cJSON_AddNumberToObject(root, "tensors", (double)manifest->n_tensors))
+    fine = fine && cJSON_AddNumberToObject(root, "tensors", (double)manifest->n_tensors);
+    if (manifest->last_skipped)
+        fine = fine && cJSON_AddBoolToObject(root, "last_skipped", true);
+    if (fine)
         return root;
     cJSON_Delete(root);
     return NULL;
@@ -254,8 +257,8 @@ static int write_commit(const char *directory, const WantedList *model, const Sa
 }
 
 int checkpoint_commit(const char *directory, const char *job, int64_t step, const Model *model,
-                      UpdateKind update, int32_t n_stages, const Saved *saved) {
-    Manifest manifest = {.step = step, .update = update};
+                      UpdateKind update, int32_t n_stages, const Saved *saved, bool last_skipped) {
+    Manifest manifest = {.step = step, .update = update, .last_skipped = last_skipped};
     WantedList parameters = {0};
     if (n_stages < 1 || step < 0)
         return err_set(ERR_ARGUMENT, "a checkpoint of %d stages at step %lld", n_stages,

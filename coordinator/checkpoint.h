@@ -17,9 +17,9 @@ enum { CHECKPOINT_ANY_UPDATE = -1 };
  * model once and the state of `update`, then write index and manifest. A missing, surplus, doubled
  * or misshaped tensor is ERR_FORMAT (a missing file ERR_NOT_FOUND) and named; nothing is written.
  * `saved` (n_stages): what each stage's worker says it wrote; a file that has other bytes by now is
- * ERR_CORRUPT. NULL: nobody says anything. */
+ * ERR_CORRUPT. NULL: nobody says anything. last_skipped: of the manifest. */
 int checkpoint_commit(const char *directory, const char *job, int64_t step, const Model *model,
-                      UpdateKind update, int32_t n_stages, const Saved *saved);
+                      UpdateKind update, int32_t n_stages, const Saved *saved, bool last_skipped);
 /* Can `model` go on from it? The files have the manifest's sizes and hold exactly the model's
  * tensors. `update`: an UpdateKind, or CHECKPOINT_ANY_UPDATE. ERR_ARGUMENT when it differs. */
 int checkpoint_check(const char *directory, const Model *model, int update);

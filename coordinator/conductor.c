@@ -337,6 +337,7 @@ static int prepare_resume(Conductor *conductor) {
         TRY(checkpoint_verify(conductor->resume_folder));
     TRY(manifest_read(conductor->resume_folder, &manifest));
     conductor->resume_step = manifest.step;
+    conductor->resume_skipped = manifest.last_skipped;
     compare_models(conductor, &manifest);
     manifest_done(&manifest);
     return order->eval_only ? 0 : check_end(conductor);

@@ -175,6 +175,7 @@ static void act_plan(Conductor *conductor) {
                                   .first_step = conductor->order.first_step,
                                   .end_step = conductor->order.end_step,
                                   .resumed = conductor->resume_folder[0] != '\0',
+                                  .last_skipped = conductor->resume_skipped,
                                   .heartbeat_ms = config->order.heartbeat_ms,
                                   .start_timeout_ms = config->start_timeout_ms,
                                   .silence_ms = config->silence_ms,
@@ -279,8 +280,9 @@ static void store_work(uv_work_t *work) {
     if (store->clean)
         store->rc = checkpoint_clean(order->store_path, conductor->config->keep_last, store->step);
     else
-        store->rc = checkpoint_commit(folder, order->job, store->step, &order->model,
-                                      order->update.kind, order->plan.n_stages, store->saved);
+        store->rc =
+            checkpoint_commit(folder, order->job, store->step, &order->model, order->update.kind,
+                              order->plan.n_stages, store->saved, store->last_skipped);
     if (store->rc < 0)
         err_copy(&store->note);
 }
@@ -339,7 +341,8 @@ static void store_ended(uv_work_t *work, int status) {
 
 /* Clean below `step`, or commit the save of `step`, when those before it have ended: a cleaning
  * would remove what a commit writes, and a commit the newest checkpoint that a cleaning keeps. */
-static void act_store(Conductor *conductor, int64_t step, bool clean) {
+static void act_store(Conductor *conductor, const JobAction *action, bool clean) {
+    const int64_t step = action->step;
     Store **last = &conductor->stores;
     for (; *last; last = &(*last)->next) {
         if (clean && (*last)->clean && *last != conductor->stores) {
@@ -357,6 +360,7 @@ static void act_store(Conductor *conductor, int64_t step, bool clean) {
     store->conductor = conductor;
     store->clean = clean;
     store->step = step;
+    store->last_skipped = action->skipped;
     take_parts(conductor, store);
     *last = store;
     conductor->n_working++;
@@ -372,7 +376,7 @@ static void act_drop(Conductor *conductor, const JobAction *action) {
     if (rc < 0)
         conductor_fail(conductor, rc);
     if (!conductor->config->order.eval_only)
-        act_store(conductor, action->step, true);
+        act_store(conductor, action, true);
 }
 
 /* ---- the end ---- */
@@ -411,7 +415,7 @@ void conductor_act(Conductor *conductor, const JobAction *action) {
         conductor_write(conductor, action, 0);
         return;
     case JOB_ACT_COMMIT:
-        act_store(conductor, action->step, false);
+        act_store(conductor, action, false);
         return;
     case JOB_ACT_RESUME:
         conductor_act_resume(conductor);

@@ -45,7 +45,7 @@ typedef struct Store {
     uv_work_t work;
     struct Store *next;
     struct Conductor *conductor;
-    bool clean;
+    bool clean, last_skipped;
     int64_t step;
     int rc;
     ErrNote note;
@@ -82,7 +82,7 @@ typedef struct Conductor {
     int n_working; /* jobs on libuv's thread pool */
     Store *stores; /* one at a time, in order; the first one is under way */
     bool planned, finishing, closed, measuring_told;
-    int64_t begin_ms, finish_ms;
+    int64_t begin_ms, finish_ms, resume_ms;
     int64_t tick_ms, blind_until_ms; /* the last tick; nobody counts as silent before that */
 
     Outputs *outputs;
@@ -91,6 +91,7 @@ typedef struct Conductor {
     Scratch scratch_relay;                /* none unless the relay is */
     char resume_folder[ORDER_PATH_BYTES]; /* the checkpoint the job begins with; "" none */
     int64_t resume_step;
+    bool resume_skipped;    /* the update before it was */
     ErrNote resume_warning; /* for the events; code 0: none */
     Profile profile;
     Plan plan;
@@ -103,7 +104,6 @@ typedef struct Conductor {
     int64_t *generations; /* that this run has claimed: the last one is the present one */
     size_t n_generations;
     bool resuming; /* no generation is under way until the next one is taken */
-    int64_t resume_ms;
     Watch *watch;
     Invoker *invoker;
     Progress progress;

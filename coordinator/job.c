@@ -80,28 +80,6 @@ int64_t job_silence_ms(const Job *job) {
     return steps > ms ? steps : ms;
 }
 
-int job_exit_code(int err_code, bool running) {
-    switch (err_code) {
-    case ERR_DIVERGED:
-        return EXIT_CODE_DIVERGED;
-    case ERR_INFEASIBLE:
-        return EXIT_CODE_INFEASIBLE;
-    case ERR_UNREACHABLE:
-    case ERR_AUTH:
-        return EXIT_CODE_UNREACHABLE;
-    case ERR_UNSUPPORTED: /* by this build or machine: another configuration is wanted */
-        return EXIT_CODE_USAGE;
-    case ERR_ARGUMENT:
-    case ERR_FORMAT:
-    case ERR_NOT_FOUND:
-    case ERR_EXISTS:
-    case ERR_LIMIT:
-        return running ? EXIT_CODE_FAILED : EXIT_CODE_USAGE;
-    default:
-        return err_code < 0 ? EXIT_CODE_FAILED : EXIT_CODE_DONE;
-    }
-}
-
 /* ---- actions ---- */
 
 int job_act(JobActions *actions, const JobAction *action) {
@@ -213,6 +191,15 @@ static bool all_done(const Job *job) {
     return true;
 }
 
+static int finish_at_end(Job *job, JobActions *actions) {
+    if (!job->last_skipped)
+        return finish(job, actions, JOB_DONE, EXIT_CODE_DONE);
+    return job_fail(job, actions, ERR_DIVERGED, ERR_DIVERGED,
+                    "the training has diverged: loss or gradients of its last step, %lld, were not "
+                    "finite",
+                    (long long)job->end_step - 1);
+}
+
 static int check_finished(Job *job, int64_t now_ms, JobActions *actions) {
     if (!all_done(job))
         return 0;
@@ -221,14 +208,8 @@ static int check_finished(Job *job, int64_t now_ms, JobActions *actions) {
     bool reported = job->next_step >= job->end_step && job->evals_seen >= job->evals_due;
     if (!reported || (!job->setup.eval_only && job->committed < job->end_step))
         return 0;
-    if (job->end_step == job->setup.end_step && job->last_skipped)
-        return job_fail(
-            job, actions, ERR_DIVERGED, ERR_DIVERGED,
-            "the training has diverged: loss or gradients of its last step, %lld, were not "
-            "finite",
-            (long long)job->end_step - 1);
-    if (job->end_step == job->setup.end_step) /* a wish to stop that came too late */
-        return finish(job, actions, JOB_DONE, EXIT_CODE_DONE);
+    if (job->end_step == job->setup.end_step) /* a wish to stop came too late */
+        return finish_at_end(job, actions);
     return finish(job, actions, JOB_CANCELLED,
                   job->cancel == JOB_CANCEL_INTERRUPT ? EXIT_CODE_INTERRUPTED
                                                       : EXIT_CODE_CANCELLED);
@@ -308,8 +289,9 @@ static int on_planned(Job *job, const JobEvent *event, JobActions *actions) {
     job->evals_due = setup->eval_only ? 1 : 0;
     job->last_save_ms = event->now_ms;
     job->state = JOB_RUNNING;
+    job->last_skipped = setup->last_skipped && !setup->eval_only;
     if (!setup->eval_only && setup->first_step >= setup->end_step)
-        return finish(job, actions, JOB_DONE, EXIT_CODE_DONE);
+        return finish_at_end(job, actions);
     JobWorker *worker = job->workers;
     for (int32_t stage = 0; stage < setup->n_stages; stage++) {
         for (int32_t replica = 0; replica < setup->replicas[stage]; replica++, worker++) {
@@ -422,6 +404,7 @@ static int on_step(Job *job, const JobEvent *event, JobActions *actions) {
         job->last_save_ms = event->now_ms;
         TRY(find_save(job, event->step + 1, &save));
         save->evals_due = job->evals_due;
+        save->skipped = event->skipped;
     }
     if (told && job->save_asked) {
         job->save_asked = false;
@@ -436,7 +419,9 @@ static int check_commit(const Job *job, JobSave *save, JobActions *actions) {
     if (save->n_saved < job->n_workers || save->committing || job->evals_seen < save->evals_due)
         return 0;
     save->committing = true;
-    return job_act(actions, &(JobAction){.kind = JOB_ACT_COMMIT, .step = save->step});
+    return job_act(
+        actions,
+        &(JobAction){.kind = JOB_ACT_COMMIT, .step = save->step, .skipped = save->skipped});
 }
 
 static int on_evaluated(Job *job, const JobEvent *event, JobActions *actions) {
@@ -460,7 +445,6 @@ static int on_saved(Job *job, const JobEvent *event, JobActions *actions) {
     return check_commit(job, save, actions);
 }
 
-/* Forget the saves up to `step`: what did not become complete by now never will. */
 void job_forget_saves(Job *job, int64_t step) {
     int32_t n = 0;
     for (int32_t i = 0; i < job->n_saves; i++) {
@@ -494,6 +478,7 @@ static int on_commit_failed(Job *job, const JobEvent *event, JobActions *actions
                         (long long)event->step, event->text);
     return job_act(actions, &(JobAction){.kind = JOB_ACT_COMMIT,
                                          .step = event->step,
+                                         .skipped = save->skipped,
                                          .delay_ms = save->n_failures * COMMIT_DELAY_MS});
 }
 

@@ -20,7 +20,8 @@
  *     others run - sends all workers back to the last save, or to the beginning, under another
  *     generation number, which is in every key: what an older one still writes harms nobody. Losses
  *     without a save in between fail the job: more than max_restarts, or a second wait in vain.
- *   - A job whose last step was skipped, because loss or gradients were not finite, has diverged.
+ *   - A job whose last step was skipped, because loss or gradients were not finite, has diverged,
+ *     also when it is gone on with from there.
  *   - Cancelling asks all workers to save and end; cancelling twice, or a stop that takes too long,
  *     ends at once.
  * Invariant: at most one attempt of a worker is the present one; events of others change nothing.
@@ -76,7 +77,8 @@ typedef struct JobSave { /* a save under way */
     int32_t n_failures;
     int64_t evals_due; /* before it is committed */
     bool committing;
-    bool *saved; /* (n_workers) */
+    bool skipped; /* the update before it was */
+    bool *saved;  /* (n_workers) */
 } JobSave;
 
 typedef struct Job {

@@ -13,6 +13,7 @@ typedef struct JobSetup {
     const int32_t *replicas;      /* (n_stages), borrowed during the event */
     int64_t first_step, end_step; /* first_step: where the resumed checkpoint stands, or 0 */
     bool resumed;                 /* there is such a checkpoint */
+    bool last_skipped;            /* the update before it was skipped */
     int64_t heartbeat_ms, start_timeout_ms, silence_ms, stop_timeout_ms, wait_timeout_ms;
     int64_t save_every_ms; /* 0: not by time */
     int64_t max_restarts;
@@ -60,7 +61,7 @@ typedef enum JobActionKind {
     JOB_ACT_FENCE,   /* worker: attempts before this one shall end */
     JOB_ACT_INVOKE,  /* worker: run from `step`, after delay_ms */
     JOB_ACT_CONTROL, /* stop, save: the control note */
-    JOB_ACT_COMMIT,  /* step, after delay_ms */
+    JOB_ACT_COMMIT,  /* step, skipped, after delay_ms */
     JOB_ACT_RESUME,  /* end all workers and take the next generation: JOB_EV_RESUMED */
     JOB_ACT_DROP,    /* relay objects of steps [first_step, step); old checkpoints may go too */
     JOB_ACT_FINISH   /* the state is final: end all processes, clean up */
@@ -72,6 +73,7 @@ typedef struct JobAction {
     int64_t attempt, first_step, step, delay_ms;
     bool resumed; /* invoke: there is a checkpoint of `step` (else initial weights) */
     bool stop, save;
+    bool skipped; /* the update before `step` was */
 } JobAction;
 
 typedef struct JobActions {

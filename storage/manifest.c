@@ -91,6 +91,7 @@ static int parse_manifest(const cJSON *root, Manifest *manifest) {
     TRY(json_get_choice(&object, "update", update_names, 2, &update));
     TRY(json_get(&object, "files", &files, NULL));
     TRY(json_get_i64(&object, "tensors", 0, INT64_C(1) << 31, &manifest->n_tensors));
+    TRY(json_opt_bool(&object, "last_skipped", &manifest->last_skipped));
     TRY(json_end(&object));
     TRY(text_copy(manifest->job, sizeof manifest->job, job));
     TRY(hash_parse(hash, &manifest->model_hash));

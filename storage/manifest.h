@@ -7,7 +7,8 @@
  *     manifest.json                      written last: a folder that has none is never read
  *
  * The manifest: {"version":1,"job":"..","step":10,"model_hash":"16 hex digits","update":"sgd",
- * "files":[{"name":"..","bytes":..,"xxh3":"16 hex digits"}],"tensors":N}, N over all files. */
+ * "files":[{"name":"..","bytes":..,"xxh3":"16 hex digits"}],"tensors":N}, N over all files, and
+ * "last_skipped":true where the last update before it was skipped: something was not finite. */
 #ifndef FUNCPIPE_STORAGE_MANIFEST_H
 #define FUNCPIPE_STORAGE_MANIFEST_H
 
@@ -31,6 +32,7 @@ typedef struct Manifest {
     uint64_t model_hash;
     UpdateKind update;
     int64_t n_tensors;
+    bool last_skipped;
     int32_t n_files;
     ManifestFile *files;
 } Manifest;

@@ -204,6 +204,10 @@ Test(failure, nonfinite_steps_are_skipped, .init = e2e_enter, .fini = e2e_leave)
     cr_assert(strstr(e2e_read(run.out), words), "%s", e2e_read(run.out));
     cr_assert(strstr(e2e_read(run.err), "gradients were not finite (32 skipped so far)"), "%s",
               e2e_read(run.err));
+    cr_assert_eq(e2e_run(&run, E2E_ARGS("train", e2e_job("mlp", e2e_mlp), "--out", "failed",
+                                        "--set", "update.lr=1e9", "--set", "update.schedule=null",
+                                        "--set", "steps=60", "--resume", "latest")),
+                 5, "going on makes it no better: %s", e2e_read(run.out));
 }
 
 static void write_npy(const char *path, const char *dtype, const char *shape, const void *data,

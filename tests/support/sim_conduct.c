@@ -174,7 +174,7 @@ static int sim_commit(Sim *sim, int64_t step) {
         snprintf(result->last_checkpoint, sizeof result->last_checkpoint, "%s/%lld", result->store,
                  (long long)step);
         rc = checkpoint_commit(result->last_checkpoint, order->job, step, &order->model,
-                               order->update.kind, order->plan.n_stages, saved);
+                               order->update.kind, order->plan.n_stages, saved, false);
     }
     free(saved);
     TRY(rc);

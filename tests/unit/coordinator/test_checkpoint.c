@@ -131,7 +131,7 @@ static const char *write_run(const Run *run, const Model *model) {
 
 static int commit(const Run *run, const Model *model) {
     return checkpoint_commit(write_run(run, model), "job", run->step, model, run->update,
-                             run->n_stages, NULL);
+                             run->n_stages, NULL, false);
 }
 
 static bool exists(const char *directory, const char *name) {
@@ -152,9 +152,9 @@ Test(checkpoint, commit_then_check_under_every_cut, .init = temp_enter, .fini = 
                        .step = n_stages * 10 + kind};
             const char *directory = write_run(&run, &model);
             cr_assert_eq(checkpoint_check(directory, &model, CHECKPOINT_ANY_UPDATE), ERR_NOT_FOUND);
-            cr_assert_eq(
-                checkpoint_commit(directory, "a-job", run.step, &model, run.update, n_stages, NULL),
-                0, "%s", err_text());
+            cr_assert_eq(checkpoint_commit(directory, "a-job", run.step, &model, run.update,
+                                           n_stages, NULL, false),
+                         0, "%s", err_text());
             cr_assert_eq(checkpoint_check(directory, &model, (int)run.update), 0, "%s", err_text());
             cr_assert_eq(checkpoint_check(directory, &model, CHECKPOINT_ANY_UPDATE), 0);
             cr_assert_eq(checkpoint_verify(directory), 0, "%s", err_text());
@@ -231,21 +231,25 @@ Test(checkpoint, commit_refuses_other_states_steps_and_stages, .init = temp_ente
     Model model = make_model();
     Run run = {.n_stages = 2, .step = 3};
     const char *directory = write_run(&run, &model);
-    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_ADAMW, 2, NULL), ERR_FORMAT);
+    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_ADAMW, 2, NULL, false),
+                 ERR_FORMAT);
     cr_assert(strstr(err_text(), ".momentum' in 'update-00001"), "%s", err_text());
-    cr_assert_eq(checkpoint_commit(directory, "job", 4, &model, UPDATE_SGD, 2, NULL), ERR_FORMAT);
+    cr_assert_eq(checkpoint_commit(directory, "job", 4, &model, UPDATE_SGD, 2, NULL, false),
+                 ERR_FORMAT);
     cr_assert(strstr(err_text(), "holds step 3, not 4"), "%s", err_text());
-    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 3, NULL),
+    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 3, NULL, false),
                  ERR_NOT_FOUND);
     cr_assert(strstr(err_text(), "model-00001-of-00003.safetensors"), "%s", err_text());
-    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 0, NULL), ERR_ARGUMENT);
+    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 0, NULL, false),
+                 ERR_ARGUMENT);
     char path[512];
     snprintf(path, sizeof path, "%s/update-00002-of-00002.safetensors", directory);
     cr_assert_eq(truncate(path, 200), 0);
-    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, NULL), ERR_FORMAT);
+    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, NULL, false),
+                 ERR_FORMAT);
     cr_assert(strstr(err_text(), path), "%s", err_text());
     cr_assert_eq(unlink(path), 0);
-    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, NULL),
+    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, NULL, false),
                  ERR_NOT_FOUND);
     cr_assert_not(exists(directory, "manifest.json"));
     model_done(&model);
@@ -256,7 +260,7 @@ Test(checkpoint, commit_refuses_what_no_worker_wrote, .init = temp_enter, .fini 
     Model model = make_model();
     Run run = {.n_stages = 2, .step = 3};
     const char *directory = write_run(&run, &model);
-    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, NULL), 0);
+    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, NULL, false), 0);
     Manifest manifest;
     cr_assert_eq(manifest_read(directory, &manifest), 0);
     Saved said[2] = {0};
@@ -267,17 +271,19 @@ Test(checkpoint, commit_refuses_what_no_worker_wrote, .init = temp_enter, .fini 
         file->xxh3 = manifest.files[i].xxh3;
     }
     manifest_done(&manifest);
-    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, said), 0, "%s",
-                 err_text());
+    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, said, false), 0,
+                 "%s", err_text());
     char path[512];
     snprintf(path, sizeof path, "%s/manifest.json", directory);
     cr_assert_eq(unlink(path), 0);
     said[1].files[0].xxh3 ^= 1;
-    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, said), ERR_CORRUPT);
+    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, said, false),
+                 ERR_CORRUPT);
     cr_assert(strstr(err_text(), "'model-00002-of-00002.safetensors' has "), "%s", err_text());
     said[1].files[0].xxh3 ^= 1;
     said[0].n_files = 1;
-    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, said), ERR_CORRUPT);
+    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, said, false),
+                 ERR_CORRUPT);
     cr_assert(strstr(err_text(), "does not say that it wrote 'update-00001-of-00002"), "%s",
               err_text());
     cr_assert_not(exists(directory, "manifest.json"));
@@ -293,13 +299,13 @@ Test(checkpoint, a_full_disk_leaves_it_partial, .init = temp_enter, .fini = temp
     getrlimit(RLIMIT_FSIZE, &before);
     struct rlimit limit = {.rlim_cur = 100, .rlim_max = before.rlim_max};
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    int rc = checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, NULL);
+    int rc = checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, NULL, false);
     setrlimit(RLIMIT_FSIZE, &before);
     cr_assert_eq(rc, ERR_FULL, "%s", err_text());
     cr_assert(strstr(err_text(), directory), "%s", err_text());
     cr_assert_not(exists(directory, "manifest.json"));
     cr_assert_eq(temp_count(directory, ".tmp-"), 0);
-    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, NULL), 0);
+    cr_assert_eq(checkpoint_commit(directory, "job", 3, &model, UPDATE_SGD, 2, NULL, false), 0);
     model_done(&model);
 }
 

@@ -165,15 +165,35 @@ Test(job, whose_last_step_is_not_finite_has_diverged) {
         Story story;
         begin_usual(&story);
         run_to(&story, 0, skipped);
-        send(&story, (JobEvent){.kind = JOB_EV_STEP, .step = skipped, .skipped = true});
+        send(&story,
+             (JobEvent){
+                 .kind = JOB_EV_STEP, .step = skipped, .save_due = skipped == 9, .skipped = true});
         run_to(&story, skipped + 1, 10);
         all_saved(&story, 10);
+        cr_expect_eq(action(&story, JOB_ACT_COMMIT)->skipped, skipped == 9);
         committed(&story, 10);
         all_ended(&story, 10);
         cr_expect_eq(story.job.state, skipped == 9 ? JOB_FAILED : JOB_DONE);
         cr_expect_eq(story.job.exit_code, skipped == 9 ? EXIT_CODE_DIVERGED : EXIT_CODE_DONE);
         cr_expect(skipped != 9 || strstr(story.job.failure.text, "of its last step, 9, were not"),
                   "%s", story.job.failure.text);
+        end(&story);
+    }
+}
+
+/* Its last checkpoint says so, until the job has more steps. */
+Test(job, that_diverged_has_when_it_is_resumed) {
+    for (int more = 0; more < 2; more++) {
+        Story story;
+        JobSetup setup = usual_setup();
+        setup.resumed = setup.last_skipped = true;
+        setup.first_step = 10;
+        setup.end_step = 10 + more;
+        begin(&story, &setup);
+        cr_expect_eq(story.job.state, more ? JOB_RUNNING : JOB_FAILED);
+        cr_expect(more || (story.job.exit_code == EXIT_CODE_DIVERGED &&
+                           strstr(story.job.failure.text, "of its last step, 9, were not")),
+                  "%d: %s", story.job.exit_code, story.job.failure.text);
         end(&story);
     }
 }
