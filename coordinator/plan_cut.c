@@ -11,8 +11,8 @@
 static const double PLAN_NEAR_TIE = 0.02;
 /* How finely a cut is looked for that leaves the relay room: up to 80 times slower, by 1/32nds. */
 enum { PLAN_MAX_DOUBLINGS = 12, PLAN_MAX_HALVINGS = 5 };
-/* Between saves, where the job leaves them to the plan. */
-enum { PLAN_SOME_STEPS = 20 };
+/* Between saves, where the job leaves them to the plan; where only that fits, one. */
+enum { PLAN_SOME_STEPS = 20, PLAN_LEAST_STEPS = 1 };
 
 static int layer_times(const Model *model, const Profile *profile, double **out_times) {
     double *times = calloc((size_t)model->n_layers, sizeof *times);
@@ -36,17 +36,11 @@ static void sum_stages(const PlanSpec *spec, const double *times, double *stage_
     }
 }
 
-/* About so many steps lie in the relay when a save comes. */
-static double held_steps(const JobConfig *config) {
-    const int64_t every = config->order.save_every;
-    return (double)(every > 0 ? every : PLAN_SOME_STEPS) + 1;
-}
-
-/* What the relay holds of a cut in front of each layer, before a save: values of the steps and of
- * the evaluation, gradients of the steps. */
-static int cut_bytes(const JobConfig *config, double *out_bytes) {
+/* What the relay holds of a cut in front of each layer, before a save: values of n_steps and of the
+ * evaluation, gradients of the steps. */
+static int cut_bytes(const JobConfig *config, double n_steps, double *out_bytes) {
     const Model *model = &config->order.model;
-    const double rows = (double)config->order.batch * held_steps(config);
+    const double rows = (double)config->order.batch * n_steps;
     const double eval_rows = config->order.has_eval ? (double)config->order.eval_samples : 0;
     int32_t *last = calloc((size_t)model->n_values, sizeof *last);
     if (!last)
@@ -73,7 +67,7 @@ static int cut_bytes(const JobConfig *config, double *out_bytes) {
 
 /* The same of each layer's gradients, as replicas publish them; of a tied parameter's where it is
  * used first. */
-static int gradient_bytes(const JobConfig *config, double *out_bytes) {
+static int gradient_bytes(const JobConfig *config, double n_steps, double *out_bytes) {
     const Model *model = &config->order.model;
     bool *counted = calloc((size_t)model->n_params + 1, sizeof *counted);
     if (!counted)
@@ -82,7 +76,7 @@ static int gradient_bytes(const JobConfig *config, double *out_bytes) {
         for (int32_t k = 0; k < model->layers[i].n_params; k++) {
             int32_t param = model->layers[i].params[k];
             if (!counted[param])
-                out_bytes[i] += (double)plan_weight_bytes(model, param) * held_steps(config);
+                out_bytes[i] += (double)plan_weight_bytes(model, param) * n_steps;
             counted[param] = true;
         }
     }
@@ -111,7 +105,7 @@ static int take_cheapest(Balancing *it, double slack) {
     return plan_fill_relay(it->config, it->plan);
 }
 
-/* The least slack with which the relay has room, nearly. With none: the balanced cut. */
+/* The least slack with which the relay has room, nearly. ERR_INFEASIBLE: with none. */
 static int take_fitting(Balancing *it) {
     double low = PLAN_NEAR_TIE;
     double high = low;
@@ -121,16 +115,23 @@ static int take_fitting(Balancing *it) {
         high *= 2;
         rc = take_cheapest(it, high);
     }
-    if (rc == ERR_INFEASIBLE) {
-        memcpy(it->plan->spec.ends, it->best, (size_t)it->plan->spec.n_stages * sizeof *it->best);
-        return 0;
-    }
+    if (rc == ERR_INFEASIBLE)
+        return rc;
     for (int i = 0; high > low && i < PLAN_MAX_HALVINGS && (rc == 0 || rc == ERR_INFEASIBLE); i++) {
         double middle = (low + high) / 2;
         rc = take_cheapest(it, middle);
         *(rc == 0 ? &high : &low) = middle;
     }
     return rc == 0 || rc == ERR_INFEASIBLE ? take_cheapest(it, high) : rc;
+}
+
+/* Weigh the cuts by what lies in the relay when a save comes after so many steps: one more. */
+static int take_saving(Balancing *it, int64_t every, double *bytes) {
+    const size_t n = (size_t)it->config->order.model.n_layers + 1;
+    memset(bytes, 0, 2 * n * sizeof *bytes);
+    TRY(cut_bytes(it->config, (double)every + 1, bytes));
+    TRY(gradient_bytes(it->config, (double)every + 1, bytes + n));
+    return take_fitting(it);
 }
 
 static int balance(const JobConfig *config, const double *times, Plan *plan) {
@@ -142,10 +143,15 @@ static int balance(const JobConfig *config, const double *times, Plan *plan) {
     int rc = bytes && best ? 0 : err_set(ERR_MEMORY, "cutting %d layers", model->n_layers);
     TRY_DONE(rc);
     TRY_DONE(partition_balance(times, model->n_layers, spec->n_stages, spec->replicas, best));
-    TRY_DONE(cut_bytes(config, bytes));
-    TRY_DONE(gradient_bytes(config, bytes + n));
     Balancing it = {config, times, {bytes, bytes + n}, best, plan};
-    TRY_DONE(take_fitting(&it));
+    const int64_t every = config->order.save_every;
+    rc = take_saving(&it, every > 0 ? every : PLAN_SOME_STEPS, bytes);
+    if (rc == ERR_INFEASIBLE && every == 0)
+        rc = take_saving(&it, PLAN_LEAST_STEPS, bytes);
+    if (rc == ERR_INFEASIBLE) { /* the balanced cut, for which plan_make says what is too much */
+        memcpy(plan->spec.ends, best, (size_t)spec->n_stages * sizeof *best);
+        rc = 0;
+    }
 done:
     free(bytes);
     free(best);

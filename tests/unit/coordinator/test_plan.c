@@ -229,6 +229,30 @@ Test(plan, an_automatic_cut_leaves_the_relay_room) {
 }
 
 /* The demo's sizes, on machines of all kinds. */
+/* Behind the first layer a sample has 1000 values, of which the evaluation alone is too much;
+ * behind the third 100, but the weights in front are summed over two replicas. With some steps
+ * between saves the first cut holds less; only the second fits, with a save after each step or two.
+ */
+Test(plan, an_automatic_cut_that_fits_only_with_frequent_saves) {
+    static const ConfigSet sets[] = {{"plan.stages", "2"},
+                                     {"plan.replicas", "[2, 1]"},
+                                     {"model.options.hidden", "[1000, 280, 100]"},
+                                     {"data.eval.samples", "10000"},
+                                     {"batch", "64"},
+                                     {"micro_batch", "16"},
+                                     {"limits.relay", "20MB"}};
+    double forward[8] = {20, 0, 0.5, 0, 0.5, 0, 9, 0};
+    double backward[8] = {0};
+    Profile profile = {8, forward, backward, "avx2"};
+    JobConfig config = load(sets, sizeof sets / sizeof sets[0]);
+    Plan plan = make(&config, &profile);
+    cr_expect(plan.spec.ends[0] == 5 || plan.spec.ends[0] == 6, "ends after %d layers",
+              plan.spec.ends[0]);
+    cr_expect_leq(plan.held_bytes, 20000000);
+    plan_done(&plan);
+    config_done(&config);
+}
+
 Test(plan, fits_the_relay_whatever_the_layers_take) {
     static const char text[] =
         "{\"version\": 1, \"name\": \"job\", \"model\": {\"zoo\": \"cnn\"},"
