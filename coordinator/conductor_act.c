@@ -144,8 +144,11 @@ static int plan_job(Conductor *conductor) {
     order->save_every = conductor->plan.save_every;
     order->first_step = conductor->resume_step;
     order->end_step = order->n_steps;
-    if (order->eval_only)
+    if (order->eval_only) { /* also of a job that has fewer steps by now */
         order->end_step = order->first_step;
+        if (order->n_steps < order->first_step)
+            order->n_steps = order->first_step;
+    }
     TRY(text_copy(order->store_path, sizeof order->store_path,
                   outputs_checkpoints(conductor->outputs)));
     conductor->beats = calloc((size_t)conductor->plan.n_workers, sizeof *conductor->beats);

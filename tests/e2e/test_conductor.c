@@ -695,8 +695,8 @@ Test(conductor, evaluates_a_checkpoint) {
     check_done(&result);
     char folder[160];
     snprintf(folder, sizeof folder, "%s/checkpoints/15", out);
-    static const ConfigSet sets[] = {{"plan", "{}"}, {"relay", "auto"}};
-    JobConfig config = load(sets, 2);
+    static const ConfigSet sets[] = {{"plan", "{}"}, {"relay", "auto"}, {"steps", "12"}};
+    JobConfig config = load(sets, 3); /* the job has fewer steps than the checkpoint */
     config.order.eval_only = true;
     ConductOptions options = options_of(folder);
     options.out_folder = NULL;
