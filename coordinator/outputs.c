@@ -19,11 +19,7 @@
 #include "core/file.h"
 #include "core/text.h"
 
-enum {
-    OUTPUTS_MAX_METRICS_BYTES = 1 << 30,
-    OUTPUTS_MAX_JOB_BYTES = 64 << 20,
-    OUTPUTS_MAX_EARLY_BYTES = 1 << 20
-};
+enum { OUTPUTS_MAX_JOB_BYTES = 64 << 20, OUTPUTS_MAX_EARLY_BYTES = 1 << 20 };
 
 static const char csv_head[] =
     "step,epoch,time,loss,lr,grad_norm,samples_per_s,eval_loss,eval_accuracy,"
@@ -126,69 +122,7 @@ static int check_overwritten(const Outputs *outputs, const char *from) {
     return outputs_check_own(outputs->folder);
 }
 
-/* ---- metrics of before ---- */
-
-static int64_t step_of_csv(const char *line) {
-    char digits[24];
-    size_t length = strcspn(line, ",");
-    int64_t step = -1;
-    if (length >= sizeof digits)
-        return -1;
-    memcpy(digits, line, length);
-    digits[length] = '\0';
-    return text_parse_i64(digits, 0, INT64_MAX, &step) < 0 ? -1 : step;
-}
-
-static int64_t step_of_jsonl(const char *line) {
-    static const char head[] = "{\"step\":";
-    char digits[24];
-    int64_t step = -1;
-    if (strncmp(line, head, sizeof head - 1) != 0)
-        return -1;
-    line += sizeof head - 1;
-    size_t length = strspn(line, "0123456789");
-    if (length >= sizeof digits)
-        return -1;
-    memcpy(digits, line, length);
-    digits[length] = '\0';
-    return text_parse_i64(digits, 0, INT64_MAX, &step) < 0 ? -1 : step;
-}
-
-/* Keep the whole lines of steps before `end`, and what stands in front of them. */
-static int cut_rows(const char *path, int64_t end, int64_t (*step_of)(const char *line)) {
-    Buf text;
-    Buf kept;
-    buf_init(&text, 0);
-    buf_init(&kept, 0);
-    int rc = buf_read_file(&text, path, OUTPUTS_MAX_METRICS_BYTES);
-    if (rc == ERR_NOT_FOUND) {
-        rc = 0;
-        goto done;
-    }
-    TRY_DONE(rc);
-    char *line = text.data;
-    for (char *newline = line ? strchr(line, '\n') : NULL; newline; newline = strchr(line, '\n')) {
-        int64_t step = step_of(line);
-        bool is_head = line == text.data && step < 0;
-        if (is_head || (step >= 0 && step < end))
-            TRY_DONE(buf_add(&kept, line, (size_t)(newline - line) + 1));
-        line = newline + 1;
-    }
-    if (kept.bytes < text.bytes)
-        rc = file_write(path, kept.data, kept.bytes);
-done:
-    buf_done(&text);
-    buf_done(&kept);
-    return rc < 0 ? rc : 0;
-}
-
-static int cut_metrics(const Outputs *outputs, int64_t end) {
-    char path[ORDER_PATH_BYTES];
-    TRY(join(path, sizeof path, outputs->folder, "metrics.csv"));
-    TRY(cut_rows(path, end, step_of_csv));
-    TRY(join(path, sizeof path, outputs->folder, "metrics.jsonl"));
-    return cut_rows(path, end, step_of_jsonl);
-}
+/* ---- checkpoints of before ---- */
 
 /* Newer checkpoints than the one to go on from are damaged, or not to be written over. */
 static int check_newer(const Outputs *outputs) {
@@ -267,13 +201,7 @@ static int check_folder(const Outputs *outputs, const OutputsStart *start) {
     return start->mode == OUTPUTS_RESUME ? check_newer(outputs) : 0;
 }
 
-/* Open them, anew where they are open: a cut file is another one. */
 static int open_metrics(Outputs *outputs) {
-    if (outputs->csv >= 0)
-        close(outputs->csv);
-    if (outputs->jsonl >= 0)
-        close(outputs->jsonl);
-    outputs->csv = outputs->jsonl = -1;
     TRY(append_to(outputs, "metrics.csv", &outputs->csv));
     return append_to(outputs, "metrics.jsonl", &outputs->jsonl);
 }
@@ -317,7 +245,7 @@ int outputs_begin(Outputs *outputs) {
     TRY(outputs_make_folder(outputs->checkpoints));
     TRY(outputs_make_folder(outputs->logs));
     if (outputs->mode == OUTPUTS_RESUME)
-        TRY(cut_metrics(outputs, outputs->resume_step));
+        TRY(outputs_cut_rows(outputs->folder, outputs->resume_step));
     TRY(open_metrics(outputs));
     if (fstat(outputs->csv, &about) == 0 && about.st_size == 0)
         TRY(write_text(outputs, "metrics.csv", outputs->csv, csv_head, sizeof csv_head - 1));
@@ -477,8 +405,7 @@ int outputs_row(Outputs *outputs, const MetricsRow *row) {
 int outputs_cut(Outputs *outputs, int64_t step) {
     while (outputs->n_rows > 0 && outputs->rows[outputs->n_rows - 1].step >= step)
         outputs->n_rows--;
-    TRY(cut_metrics(outputs, step));
-    return open_metrics(outputs);
+    return outputs_cut_rows(outputs->folder, step); /* what is written goes to the end */
 }
 
 int outputs_evaluation(Outputs *outputs, int64_t step, double loss, double accuracy) {

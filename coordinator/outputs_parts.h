@@ -14,6 +14,8 @@ bool outputs_is_marked(const char *folder);
 /* ERR_EXISTS: the job file at `job` is one of those that outputs in the folder are made of. NULL:
  * none. */
 int outputs_check_job(const char *folder, const char *job);
+/* Cut the rows of metrics of steps from `end` on. */
+int outputs_cut_rows(const char *folder, int64_t end);
 /* ERR_EXISTS names the first thing below the folder that no run makes. */
 int outputs_check_own(const char *folder);
 /* Remove what runs make, the mark last, and nothing else. */

@@ -127,6 +127,22 @@ Test(outputs, a_resume_cuts_the_rows_that_come_again) {
     cr_expect_eq(count_lines(text_of("metrics.jsonl")), 11);
 }
 
+/* The rows of a long run; what comes behind the cut is not even read. */
+Test(outputs, a_resume_cuts_metrics_of_any_size) {
+    Outputs *outputs = open_mode(OUTPUTS_NEW, 0);
+    for (int64_t step = 0; step < 12; step++)
+        row(outputs, step, false);
+    outputs_close(outputs);
+    cr_assert_eq(truncate(temp_path("a/b/out/metrics.csv"), (off_t)3 << 30), 0);
+    outputs = open_mode(OUTPUTS_RESUME, 10);
+    row(outputs, 10, false);
+    cr_assert_eq(outputs_cut(outputs, 9), 0, "%s", err_text());
+    row(outputs, 9, false);
+    outputs_close(outputs);
+    cr_expect_eq(count_lines(text_of("metrics.csv")), 11);
+    cr_expect_eq(count_lines(text_of("metrics.jsonl")), 10);
+}
+
 Test(outputs, refuses_what_is_not_empty) {
     Outputs *outputs = open_mode(OUTPUTS_NEW, 0);
     outputs_close(outputs);
