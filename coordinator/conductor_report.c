@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "coordinator/conductor_parts.h"
+#include "core/clock.h"
 #include "core/err.h"
 #include "core/text.h"
 
@@ -91,6 +92,7 @@ static void take_step(Conductor *conductor, const WatchReport *report) {
     MetricsRow row = {
         .step = step,
         .epoch = step / order_steps_per_epoch(order->train_samples, order->batch),
+        .wall_ms = clock_wall_ms() - (clock_now_ns() - report->now_ns) / CLOCK_NS_PER_MS,
         .loss = finite_or_nan(report->valid > 0 ? report->loss_sum / (double)report->valid : NAN),
         .lr = order_lr(&order->update, step, order->n_steps),
         .grad_norm = report->grad_norm,

@@ -364,7 +364,7 @@ static int write_row(Outputs *outputs, const MetricsRow *row) {
     char wall[32];
     Buf line;
     buf_init(&line, 0);
-    clock_format_wall(clock_wall_ms(), wall, sizeof wall);
+    clock_format_wall(row->wall_ms, wall, sizeof wall);
     int rc = add_csv(&line, row, wall);
     if (rc >= 0)
         rc = write_text(outputs, "metrics.csv", outputs->csv, line.data, line.bytes);

@@ -31,8 +31,9 @@ typedef struct OutputsLock {
 } OutputsLock;
 
 typedef struct MetricsRow {
-    int64_t step;  /* of the train step, from 0 */
-    int64_t epoch; /* from 0 */
+    int64_t step;    /* of the train step, from 0 */
+    int64_t epoch;   /* from 0 */
+    int64_t wall_ms; /* when its norms were complete */
     double loss, lr, grad_norm, samples_per_s;
     int64_t skipped; /* updates skipped so far */
     Traffic traffic; /* of all workers so far, as they have told */

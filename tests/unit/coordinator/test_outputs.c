@@ -35,6 +35,7 @@ static void row(Outputs *outputs, int64_t step, bool wants_eval) {
     MetricsRow metrics = {
         .step = step,
         .epoch = step / 4,
+        .wall_ms = 1000 * step,
         .loss = 1.5,
         .lr = 0.1,
         .grad_norm = 2,
@@ -76,7 +77,8 @@ Test(outputs, rows_wait_for_their_evaluation) {
     cr_assert_eq(outputs_evaluation(outputs, 1, 0.75, 0.125), 0);
     const char *text = text_of("metrics.csv");
     cr_expect_eq(count_lines(text), 5);
-    cr_expect(strstr(text, "\n1,0,"));
+    cr_expect(strstr(text, "\n1,0,1970-01-01T00:00:01"), "of the step, not of the writing: %s",
+              text);
     cr_expect(strstr(text, ",0.75,0.125,0,3,0,0,3000,2000,0,0,0,0,7,0,0,0,0,0,0,0,0,0,0\n2,0,"));
     cr_expect(strstr(text, ",10.0,,,0,3,0,0,3000,2000,0,0,0,0,7,0,0,0,0,0,0,0,0,0,0\n3,"));
     cr_expect_eq(count_lines(text_of("metrics.jsonl")), 4);
