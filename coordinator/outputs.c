@@ -167,18 +167,28 @@ static int append_to(const Outputs *outputs, const char *name, int *out_fd) {
     return *out_fd < 0 ? err_errno(ERR_IO, errno, "opening '%s'", path) : 0;
 }
 
+/* Half a line would be joined to the next one: it goes again. */
+static void take_back(int fd, size_t bytes) {
+    struct stat about;
+    if (bytes > 0 && fstat(fd, &about) == 0 && about.st_size >= (off_t)bytes)
+        (void)!ftruncate(fd, about.st_size - (off_t)bytes);
+}
+
+/* At the end of the file: all of it, or nothing. */
 static int write_text(const Outputs *outputs, const char *name, int fd, const char *text,
                       size_t bytes) {
-    while (bytes > 0) {
-        ssize_t n = write(fd, text, bytes);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return err_errno(errno == ENOSPC || errno == EDQUOT || errno == EFBIG ? ERR_FULL
-                                                                                  : ERR_IO,
-                             errno, "writing '%s/%s'", outputs->folder, name);
-        text += n;
-        bytes -= (size_t)n;
+    size_t n_written = 0;
+    while (n_written < bytes) {
+        ssize_t n = write(fd, text + n_written, bytes - n_written);
+        if (n >= 0) {
+            n_written += (size_t)n;
+        } else if (errno != EINTR) {
+            int errnum = errno;
+            take_back(fd, n_written);
+            return err_errno(errnum == ENOSPC || errnum == EDQUOT || errnum == EFBIG ? ERR_FULL
+                                                                                     : ERR_IO,
+                             errnum, "writing '%s/%s'", outputs->folder, name);
+        }
     }
     return 0;
 }

@@ -1,5 +1,7 @@
 #include <fcntl.h>
 #include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "coordinator/outputs.h"
@@ -389,6 +391,24 @@ Test(outputs, a_full_disk_names_the_file) {
         outputs_close(outputs);
         close(full);
     }
+}
+
+/* A part of a line still fits: it does not stay, to be joined to the next one. */
+Test(outputs, a_line_that_does_not_fit_leaves_nothing) {
+    struct rlimit limit;
+    Outputs *outputs = open_mode(OUTPUTS_NEW, 0);
+    cr_assert_eq(outputs_event(outputs, "first", NULL, "%s", ""), 0);
+    char before[256];
+    snprintf(before, sizeof before, "%s", text_of("events.jsonl"));
+    signal(SIGXFSZ, SIG_IGN);
+    cr_assert_eq(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    struct rlimit small = {.rlim_cur = strlen(before) + 9, .rlim_max = limit.rlim_max};
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &small), 0);
+    int rc = outputs_event(outputs, "second", NULL, "%s", "");
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    cr_expect_eq(rc, ERR_FULL, "%s", err_text());
+    cr_expect_str_eq(text_of("events.jsonl"), before);
+    outputs_close(outputs);
 }
 
 Test(outputs, traces_are_merged) {
