@@ -254,6 +254,7 @@ int outputs_begin(Outputs *outputs) {
     TRY(append_to(outputs, OUTPUTS_MARK_NAME, &outputs->events)); /* before all others */
     TRY(outputs_make_folder(outputs->checkpoints));
     TRY(outputs_make_folder(outputs->logs));
+    TRY(outputs_remove_traces(outputs->logs));
     if (outputs->mode == OUTPUTS_RESUME)
         TRY(outputs_cut_rows(outputs->folder, outputs->resume_step));
     TRY(open_metrics(outputs));

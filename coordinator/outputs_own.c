@@ -40,9 +40,13 @@ static bool is_of_worker(const char *name, const char *head, const char *tail) {
     return strcmp(name, tail) == 0;
 }
 
+bool outputs_is_trace_name(const char *name) {
+    return is_of_worker(name, "trace-", ".json");
+}
+
 static bool is_log(const char *name) {
     return file_is_temporary(name) || is_of_worker(name, "worker-", ".log") ||
-           is_of_worker(name, "trace-", ".json");
+           outputs_is_trace_name(name);
 }
 
 /* A folder that runs make, and what they make in it. */

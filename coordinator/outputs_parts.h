@@ -11,6 +11,10 @@
 /* Has a run written its outputs there? Its events.jsonl tells: the first file it makes and the last
  * that is removed, with lines as outputs_event writes them (or none yet). */
 bool outputs_is_marked(const char *folder);
+/* Is it the name of a worker's trace, as it lies among the logs until it is merged? */
+bool outputs_is_trace_name(const char *name);
+/* Remove those that an earlier run has left. */
+int outputs_remove_traces(const char *logs);
 /* ERR_EXISTS: the job file at `job` is one of those that outputs in the folder are made of. NULL:
  * none. */
 int outputs_check_job(const char *folder, const char *job);

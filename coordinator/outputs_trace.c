@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "coordinator/outputs.h"
+#include "coordinator/outputs_parts.h"
 #include "core/err.h"
 #include "core/file.h"
 
@@ -46,13 +46,28 @@ static int merge(const char *logs, DIR *dir, Buf *merged) {
     bool any = false;
     TRY(buf_text(merged, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":["));
     for (const struct dirent *entry = readdir(dir); entry; entry = readdir(dir)) {
-        if (strncmp(entry->d_name, "trace-", 6) != 0)
+        if (!outputs_is_trace_name(entry->d_name))
             continue;
         snprintf(path, sizeof path, "%s/%s", logs, entry->d_name);
         TRY(add_trace(path, merged, &any));
         unlink(path);
     }
     return buf_text(merged, "\n]}\n");
+}
+
+int outputs_remove_traces(const char *logs) {
+    char path[ORDER_PATH_BYTES + 300];
+    DIR *dir = opendir(logs);
+    if (!dir)
+        return err_errno(ERR_IO, errno, "reading folder '%s'", logs);
+    int rc = 0;
+    for (const struct dirent *entry = readdir(dir); entry && rc >= 0; entry = readdir(dir)) {
+        snprintf(path, sizeof path, "%s/%s", logs, entry->d_name);
+        if (outputs_is_trace_name(entry->d_name) && unlink(path) < 0 && errno != ENOENT)
+            rc = err_errno(ERR_IO, errno, "removing '%s'", path);
+    }
+    closedir(dir);
+    return rc;
 }
 
 int outputs_merge_traces(Outputs *outputs) {

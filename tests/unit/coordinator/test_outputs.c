@@ -411,8 +411,12 @@ Test(outputs, a_line_that_does_not_fit_leaves_nothing) {
     outputs_close(outputs);
 }
 
+/* A run that was killed has left one: it is not the next one's. */
 Test(outputs, traces_are_merged) {
-    Outputs *outputs = open_mode(OUTPUTS_NEW, 0);
+    Outputs *outputs = NULL;
+    outputs_close(open_mode(OUTPUTS_NEW, 0));
+    temp_write("a/b/out/logs/trace-3.0.1.json", "{\"traceEvents\":[{\"d\":4}]}", 25);
+    outputs = open_mode(OUTPUTS_RESUME, 0);
     static const char one[] = "{\"traceEvents\":[\n{\"a\":[1]},\n{\"b\":2}\n]}\n";
     static const char none[] = "{\"traceEvents\":[]}";
     static const char two[] = "{\"traceEvents\":[{\"c\":3}]}";
