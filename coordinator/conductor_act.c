@@ -158,7 +158,7 @@ static int plan_job(Conductor *conductor) {
     TRY(text_copy(conductor->space.job, sizeof conductor->space.job, order->job));
     TRY(conductor_claim(conductor, 1));
     TRY(measure_relay(conductor));
-    InvokeHost host = {conductor, conductor_worker_ended};
+    InvokeHost host = {conductor, conductor_worker_ended, !conductor->options->out_folder};
     TRY(invoke_open(&conductor->loop, conductor->options->worker_path,
                     outputs_logs(conductor->outputs), &host, &conductor->invoker));
     TRY(conductor_watch(conductor, 0));

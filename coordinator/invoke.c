@@ -130,6 +130,34 @@ static const char *last_line(char *text) {
     return newline ? newline + 1 : text;
 }
 
+/* The end of a log that nobody can read later, its last line; "": there is none. */
+static const char *end_of_log(const Worker *worker, char *text, size_t bytes) {
+    FILE *file = fopen(worker->log_path, "re");
+    if (!file)
+        return "";
+    if (fseek(file, -(long)(bytes - 1), SEEK_END) < 0)
+        rewind(file); /* it is shorter */
+    text[fread(text, 1, bytes - 1, file)] = '\0';
+    fclose(file);
+    return last_line(text);
+}
+
+/* A process that said nothing itself: where there is more. */
+static void say_status(const Worker *worker, int64_t status, WorkerResult *result) {
+    static const char words[] = "and without a result";
+    char text[512];
+    if (!worker->log_path[0])
+        snprintf(result->text, sizeof result->text,
+                 "ended with status %lld %s; its log could not be written", (long long)status,
+                 words);
+    else if (worker->invoker->host.logs_go)
+        snprintf(result->text, sizeof result->text, "ended with status %lld %s; its log ends: %s",
+                 (long long)status, words, end_of_log(worker, text, sizeof text));
+    else
+        snprintf(result->text, sizeof result->text, "ended with status %lld %s; see %.600s",
+                 (long long)status, words, worker->log_path);
+}
+
 static void read_result(Worker *worker, int64_t status, int signal, WorkerResult *result) {
     const char *line = last_line(worker->tail);
     ErrNote before;
@@ -145,14 +173,8 @@ static void read_result(Worker *worker, int64_t status, int signal, WorkerResult
     if (signal)
         snprintf(result->text, sizeof result->text, "killed by signal %d (%s)", signal,
                  strsignal(signal));
-    else if (!worker->log_path[0])
-        snprintf(result->text, sizeof result->text,
-                 "ended with status %lld and without a result; its log could not be written",
-                 (long long)status);
     else
-        snprintf(result->text, sizeof result->text,
-                 "ended with status %lld and without a result; see %.600s", (long long)status,
-                 worker->log_path);
+        say_status(worker, status, result);
 }
 
 static void on_ended(uv_process_t *process, int64_t status, int signal) {

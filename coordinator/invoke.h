@@ -21,6 +21,7 @@ typedef struct InvokeHost {
     /* The process has ended. code: 0 done, the worker's own error, or ERR_KILLED with the signal or
      * status in words; step -1: the worker did not say. */
     void (*ended)(void *ctx, WorkerId worker, const WorkerResult *result);
+    bool logs_go; /* at the end of the run: words quote them instead of naming them */
 } InvokeHost;
 
 typedef struct Invoker Invoker;

@@ -704,5 +704,10 @@ Test(conductor, evaluates_a_checkpoint) {
     cr_expect(result.has_eval);
     cr_expect_float_eq(result.eval_loss, 0.5, 0);
     cr_expect_eq(result.step, 15);
+    setenv("FAKE_WORKER", "0.0.*:-1:exit=7", 1); /* its log goes with the scratch folder */
+    cr_expect_lt(conduct(&config, &options, &result), 0);
+    cr_expect(strstr(result.failure.text,
+                     "ended with status 7 and without a result; its log ends: fake worker 0.0 "),
+              "%s", result.failure.text);
     config_done(&config);
 }
