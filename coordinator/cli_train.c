@@ -13,8 +13,6 @@
 #include "core/err.h"
 #include "core/text.h"
 
-enum { CLI_PROFILE_MS = 120000 };
-
 static int setup_failed(int rc, int *out_error) {
     *out_error = rc;
     return job_exit_code(rc, false);
@@ -245,7 +243,7 @@ static int make_plan(const CliArgs *args, JobConfig *config, Plan *plan) {
     TRY(cli_find_worker(worker, sizeof worker));
     TRY(load_job(args->words[0], args->sets, args->n_sets, false, config));
     notice_begin(&notice, false, "measuring the layers' times ...");
-    int rc = plan_profile(config, worker, CLI_PROFILE_MS, NULL, &profile);
+    int rc = plan_profile(config, worker, plan_profile_ms(config), NULL, &profile);
     notice_end(&notice);
     if (rc >= 0) {
         rc = plan_make(config, &profile, plan);

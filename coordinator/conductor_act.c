@@ -35,9 +35,9 @@ void conductor_delay(Conductor *conductor, const JobAction *action, int64_t dela
 
 static void prepare_work(uv_work_t *work) {
     Conductor *conductor = work->data;
-    conductor->prepare_rc =
-        plan_profile(conductor->config, conductor->options->worker_path, CONDUCT_PROFILE_MS,
-                     &conductor->stop_preparing, &conductor->profile);
+    conductor->prepare_rc = plan_profile(conductor->config, conductor->options->worker_path,
+                                         plan_profile_ms(conductor->config),
+                                         &conductor->stop_preparing, &conductor->profile);
     if (conductor->prepare_rc < 0)
         err_copy(&conductor->prepare_note);
 }

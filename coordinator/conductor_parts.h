@@ -18,8 +18,7 @@ enum {
     CONDUCT_TICK_MS = 100,
     CONDUCT_LATE_MS = 1000,
     CONDUCT_RELAY_MS = 10000,
-    CONDUCT_REAP_MS = 10000,
-    CONDUCT_PROFILE_MS = 120000
+    CONDUCT_REAP_MS = 10000
 };
 
 typedef struct QueuedEvent {

@@ -39,6 +39,8 @@ typedef struct Plan {
  * there are several stages, else the instruction set alone. */
 int plan_profile(const JobConfig *config, const char *worker_path, int64_t timeout_ms,
                  const atomic_bool *stop, Profile *out_profile);
+/* How long that may take: timeouts.wait, and two minutes at least. */
+int64_t plan_profile_ms(const JobConfig *config);
 /* Make and check the plan. profile NULL, or without layers: an automatic cut goes by floating-point
  * operations. ERR_INFEASIBLE: more stages than layers, or a save interval given by the job under
  * which the relay would hold more than limits.relay. The isa stays "auto" without a profile. */

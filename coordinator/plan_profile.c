@@ -2,6 +2,8 @@
 #include "coordinator/plan.h"
 #include "core/err.h"
 
+enum { PLAN_PROFILE_MS = 120000 };
+
 /* An order whose one stage is the whole model, as profiling wants it. */
 static int profile_whole(const JobConfig *config, const char *worker_path, int64_t timeout_ms,
                          const atomic_bool *stop, Profile *out_profile) {
@@ -22,7 +24,17 @@ static int profile_whole(const JobConfig *config, const char *worker_path, int64
     order.end_step = order.n_steps;
     int rc = profile_run(worker_path, &order, timeout_ms, stop, out_profile);
     plan_done(&plan);
+    if (rc == ERR_TIMEOUT) {
+        ErrNote note;
+        err_copy(&note);
+        rc = err_set(rc, "%s; raise timeouts.wait, or say where to cut (plan.cut)", note.text);
+    }
     return rc < 0 ? err_context(rc, "measuring the layers") : rc;
+}
+
+int64_t plan_profile_ms(const JobConfig *config) {
+    int64_t wait_ms = config->order.wait_timeout_ms;
+    return wait_ms > PLAN_PROFILE_MS ? wait_ms : PLAN_PROFILE_MS;
 }
 
 int plan_profile(const JobConfig *config, const char *worker_path, int64_t timeout_ms,

@@ -158,15 +158,18 @@ static int child_read(Child *child, Buf *text) {
 }
 
 /* Feed the input, collect the output until it ends. */
-static int child_talk(Child *child, Slice input, int64_t deadline_ns, const atomic_bool *stop,
+static int child_talk(Child *child, Slice input, int64_t timeout_ms, const atomic_bool *stop,
                       Buf *text) {
+    const int64_t deadline_ns = clock_deadline_ms(timeout_ms);
+    char limit[32];
     for (;;) {
         struct pollfd fds[2] = {{.fd = child->out, .events = POLLIN},
                                 {.fd = child->in, .events = POLLOUT}};
         if (stop && atomic_load(stop))
             return err_set(ERR_CANCELLED, "profiling was cancelled");
         if (clock_now_ns() >= deadline_ns)
-            return err_set(ERR_TIMEOUT, "the worker did not answer in time");
+            return err_set(ERR_TIMEOUT, "the worker did not answer within %s",
+                           text_exact_duration(timeout_ms, limit, sizeof limit));
         if (input.bytes == 0)
             shut(&child->in);
         if (poll(fds, child->in >= 0 ? 2 : 1, PROFILE_TICK_MS) <= 0)
@@ -207,7 +210,7 @@ static int run(const char *path, const char *flag, const char *value, Slice inpu
     int status = 0;
     int rc = child_start(path, flag, value, &child);
     if (rc >= 0)
-        rc = child_talk(&child, input, clock_deadline_ms(timeout_ms), stop, text);
+        rc = child_talk(&child, input, timeout_ms, stop, text);
     shut(&child.in);
     shut(&child.out);
     if (child.pid <= 0)

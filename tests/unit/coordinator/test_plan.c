@@ -452,11 +452,13 @@ Test(profile, says_what_went_wrong) {
         const char *body;
         int code;
         const char *words;
-    } cases[] = {{"exit 3", ERR_WORKER, "status 3"},
-                 {"kill -9 $$", ERR_WORKER, "signal 9"},
-                 {"exec sleep 100", ERR_TIMEOUT, "did not answer in time"},
-                 {"echo nonsense", ERR_FORMAT, "profile"},
-                 {"echo '{\"isa\":\"avx2\"}'", ERR_FORMAT, "layers"}};
+    } cases[] = {
+        {"exit 3", ERR_WORKER, "status 3"},
+        {"kill -9 $$", ERR_WORKER, "signal 9"},
+        {"exec sleep 100", ERR_TIMEOUT,
+         "did not answer within 300ms; raise timeouts.wait, or say where to cut (plan.cut)"},
+        {"echo nonsense", ERR_FORMAT, "profile"},
+        {"echo '{\"isa\":\"avx2\"}'", ERR_FORMAT, "layers"}};
     JobConfig config = with("plan.stages", "2");
     Profile profile;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -467,6 +469,10 @@ Test(profile, says_what_went_wrong) {
         unlink(path);
     }
     cr_expect_eq(plan_profile(&config, "/no/such/worker", 1000, NULL, &profile), ERR_NOT_FOUND);
+    cr_expect_eq(plan_profile_ms(&config), 300000);
+    config_done(&config);
+    config = with("timeouts.wait", "1s");
+    cr_expect_eq(plan_profile_ms(&config), 120000, "short waits are no reason to hurry");
     config_done(&config);
 }
 
