@@ -87,6 +87,21 @@ bool relay_suite_run(const RelayFactory *factory, bool (*scenario)(RelayRig *rig
 /* ---- for the scenarios ---- */
 /* Handle `index` of the rig, opened when first asked for. NULL when that failed (why is set). */
 Relay *relay_rig(RelayRig *rig, int index);
+/* How many of the largest sizes are left out: they take long in a build with a sanitizer, and
+ * neither threads nor bounds differ there. */
+static inline size_t relay_suite_left_out(size_t under_thread, size_t under_address) {
+#if defined(__SANITIZE_THREAD__)
+    (void)under_address;
+    return under_thread;
+#elif defined(__SANITIZE_ADDRESS__)
+    (void)under_thread;
+    return under_address;
+#else
+    (void)under_thread, (void)under_address;
+    return 0;
+#endif
+}
+
 bool relay_rig_fail(RelayRig *rig, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int64_t relay_rig_patience_ms(const RelayRig *rig); /* what surely comes, comes within it */
 int relay_rig_repeat(const RelayRig *rig, int n);   /* n, fewer on slow relays, at least 1 */
