@@ -194,7 +194,7 @@ static void take_signal(Conductor *conductor, int number) {
     bool first = conductor->job.cancel == JOB_CANCEL_NONE;
     JobCancel cancel = number == SIGINT ? JOB_CANCEL_INTERRUPT : JOB_CANCEL_TERMINATE;
     outputs_event(conductor->outputs, "signal", NULL, "\"signal\":%d", number);
-    conductor->cleaning.hurried |= conductor->finishing;
+    conductor->cleaning.hurried |= conductor->finishing || !first;
     if (first && conductor->job.state == JOB_RUNNING)
         progress_say(&conductor->progress, "stopping",
                      "stopping: the workers save and end (once more: end at once)");

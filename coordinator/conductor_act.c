@@ -227,11 +227,15 @@ static void act_invoke(Conductor *conductor, const JobAction *action) {
     Order order;
     int64_t pid = 0;
     const JobWorker *worker = job_worker(&conductor->job, action->stage, action->replica);
+    JobEvent event = {
+        .stage = action->stage, .replica = action->replica, .attempt = action->attempt};
     if (!worker->alive || worker->attempt != action->attempt)
         return; /* given up while it was delayed */
     if (conductor_fence_waits(conductor, action)) {
         conductor_delay(conductor, action,
                         conductor->write.running ? CONDUCT_PUT_OFF : CONDUCT_TICK_MS, 0);
+        event.kind = JOB_EV_PUT_OFF;
+        conductor_event(conductor, &event, NULL);
         return;
     }
     int rc = fill_order(conductor, action, &order);
@@ -243,14 +247,9 @@ static void act_invoke(Conductor *conductor, const JobAction *action) {
                            "\"first_step\":%lld",
                            action->stage, action->replica, (long long)action->attempt,
                            (long long)pid, (long long)action->step);
-    if (rc >= 0)
-        return;
-    JobEvent event = {.kind = JOB_EV_INVOKE_FAILED,
-                      .stage = action->stage,
-                      .replica = action->replica,
-                      .attempt = action->attempt,
-                      .code = rc};
-    conductor_event(conductor, &event, err_text());
+    event.kind = rc >= 0 ? JOB_EV_INVOKED : JOB_EV_INVOKE_FAILED;
+    event.code = rc;
+    conductor_event(conductor, &event, rc >= 0 ? NULL : err_text());
 }
 
 /* A worker has died and is about to be replaced: say why, then fence off what may still live. */

@@ -4,7 +4,7 @@
 #include "core/clock.h"
 #include "core/err.h"
 
-enum { CONDUCT_NOTE_MARGIN_MS = 60000, CONDUCT_CLEAN_MS = 1000 };
+enum { CONDUCT_NOTE_MARGIN_MS = 60000, CONDUCT_CLEAN_MS = 10000, CONDUCT_HURRY_MS = 3000 };
 
 /* ---- writes: one at a time, the others are put off until it has ended ---- */
 
@@ -155,11 +155,14 @@ static void clean_ended(uv_work_t *work, int status) {
     uv_async_send(&conductor->reported);
 }
 
-/* Who has no time is not kept waiting by a relay that is away. */
-static bool has_no_time(const Conductor *conductor) {
+/* Who has no time is not kept waiting by a relay that is away; whose job has been cancelled at once
+ * not for long. */
+static int64_t most_ms(const Conductor *conductor) {
     const Job *job = &conductor->job;
-    return (job->state == JOB_CANCELLED && job->failure.code == ERR_CANCELLED) ||
-           conductor->cleaning.hurried;
+    bool cancelled = job->state == JOB_CANCELLED && job->failure.code == ERR_CANCELLED;
+    return conductor->cleaning.hurried ? CONDUCT_HURRY_MS
+           : cancelled                 ? CONDUCT_CLEAN_MS
+                                       : INT64_MAX;
 }
 
 bool conductor_clean_relay(Conductor *conductor) {
@@ -173,8 +176,7 @@ bool conductor_clean_relay(Conductor *conductor) {
         cleaning->work.data = conductor;
         conductor->watch = NULL;
         uv_queue_work(&conductor->loop, &cleaning->work, clean_work, clean_ended);
-    } else if (conductor->relay && has_no_time(conductor) &&
-               conductor_now_ms() - cleaning->begin_ms > CONDUCT_CLEAN_MS) {
+    } else if (conductor->relay && conductor_now_ms() - cleaning->begin_ms > most_ms(conductor)) {
         relay_interrupt(conductor->relay, true);
     }
     return false;

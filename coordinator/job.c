@@ -130,6 +130,7 @@ int job_invoke(const Job *job, JobWorker *worker, int64_t now_ms, int64_t delay_
     worker->passed_step = job->committed;
     worker->replay_end = job->next_step;
     worker->invoked_ms = now_ms + delay_ms;
+    worker->put_off = false;
     worker->heard_ms = -1;
     return job_act(actions, &(JobAction){.kind = JOB_ACT_INVOKE,
                                          .stage = worker->stage,
@@ -301,6 +302,16 @@ static int on_planned(Job *job, const JobEvent *event, JobActions *actions) {
             worker->death_step = -1;
             TRY(job_invoke(job, worker, event->now_ms, 0, actions));
         }
+    }
+    return 0;
+}
+
+/* Its time to start in begins when it is started. */
+static int on_invocation(Job *job, const JobEvent *event) {
+    JobWorker *worker = present(job, event);
+    if (worker) {
+        worker->put_off = event->kind == JOB_EV_PUT_OFF;
+        worker->invoked_ms = event->now_ms;
     }
     return 0;
 }
@@ -508,7 +519,7 @@ static int check_silence(Job *job, JobWorker *worker, const JobEvent *event, Job
     bool started = worker->heard_ms >= 0;
     int64_t since = event->now_ms - (started ? worker->heard_ms : worker->invoked_ms);
     int64_t limit = started ? job_silence_ms(job) : job->setup.start_timeout_ms;
-    if (!worker->alive || since <= limit || event->blind)
+    if (!worker->alive || worker->put_off || since <= limit || event->blind)
         return 0;
     snprintf(text, sizeof text,
              started ? "no heartbeat for %lld ms (at most %lld)"
@@ -553,6 +564,9 @@ int job_step(Job *job, const JobEvent *event, JobActions *actions) {
         return job_act(actions, &(JobAction){.kind = JOB_ACT_PLAN});
     case JOB_EV_PLANNED:
         return on_planned(job, event, actions);
+    case JOB_EV_PUT_OFF:
+    case JOB_EV_INVOKED:
+        return on_invocation(job, event);
     case JOB_EV_INVOKE_FAILED:
         return on_invoke_failed(job, event, actions);
     case JOB_EV_HEARTBEAT:

@@ -60,6 +60,7 @@ typedef struct JobWorker {
     int64_t replay_end;  /* norms of steps before it may be an earlier attempt's */
     int64_t best_step;   /* the furthest of any attempt */
     int64_t invoked_ms;  /* when the present attempt was, or is to be, invoked */
+    bool put_off;        /* that waits for the relay */
     int64_t heard_ms;    /* its last sign of life; -1: none yet */
     int64_t death_step;  /* of the last death; -1: none */
     bool death_vague; /* there or later: nothing is known of that attempt, and others got further */

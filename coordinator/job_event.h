@@ -24,6 +24,8 @@ typedef enum JobEventKind {
     JOB_EV_START,
     JOB_EV_PROFILED,
     JOB_EV_PLANNED,       /* setup */
+    JOB_EV_PUT_OFF,       /* worker: its invocation waits for the relay */
+    JOB_EV_INVOKED,       /* worker */
     JOB_EV_INVOKE_FAILED, /* worker; code, text: it could not be started */
     JOB_EV_HEARTBEAT,     /* worker; step */
     JOB_EV_EXITED,        /* worker; code 0: slice done, else the error; step, text */

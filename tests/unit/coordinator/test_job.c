@@ -534,6 +534,30 @@ Test(job, a_slow_start_has_a_limit_of_its_own) {
     end(&story);
 }
 
+Test(job, a_start_that_the_relay_puts_off_has_its_time_later) {
+    Story story;
+    begin_usual(&story);
+    heartbeat(&story, 0, 0, 0);
+    heartbeat(&story, 1, 1, 0);
+    send(&story, (JobEvent){.kind = JOB_EV_PUT_OFF, .stage = 1, .attempt = 1});
+    for (int i = 0; i < 20; i++) {
+        story.now_ms += 5000;
+        heartbeat(&story, 0, 0, 0);
+        heartbeat(&story, 1, 1, 0);
+        send(&story, (JobEvent){.kind = JOB_EV_TICK});
+        cr_expect_eq(story.actions.n, 0, "it is not there yet");
+        if (i == 14)
+            send(&story, (JobEvent){.kind = JOB_EV_INVOKED, .stage = 1, .attempt = 1});
+    }
+    story.now_ms += 5001;
+    heartbeat(&story, 0, 0, 0);
+    heartbeat(&story, 1, 1, 0);
+    send(&story, (JobEvent){.kind = JOB_EV_TICK});
+    cr_assert_eq(count(&story, JOB_ACT_INVOKE), 1);
+    cr_expect(strstr(job_worker(&story.job, 1, 0)->death_text, "within 30001 ms of its start"));
+    end(&story);
+}
+
 Test(job, a_worker_that_cannot_be_started) {
     Story story;
     begin_usual(&story);
