@@ -175,7 +175,7 @@ static int64_t fetch_next_look(const FetchWait *wait) {
 
 /* Go on waiting? A first look at a peer is there to be compared with. */
 static bool fetch_waits_on(Fetch *fetch, FetchWait *wait) {
-    for (int32_t i = 0; i < wait->n; i++) {
+    for (int32_t i = 0; i < wait->n && clock_now_ns() < wait->end_ns; i++) {
         Heartbeat beat;
         const uint64_t work = fetch_hear(fetch, wait->peers[i], &beat) ? fetch_work_of(&beat) : 0;
         if (work != 0 && wait->seen[i] != 0 && work != wait->seen[i]) {
