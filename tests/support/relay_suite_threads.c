@@ -79,22 +79,24 @@ bool relay_suite_get_waits(RelayRig *rig) {
     for (int i = 0; i < 6; i++)
         getter_start(&getters[i], relay_rig(rig, i + 1), keys[i], soon(rig));
     sleep_ms(60);
-    int64_t put_ns = clock_now_ns();
-    bool put = true;
-    put = put && put_text(rig, 0, "w/t0/other", "no") == 0;
-    put = put && put_text(rig, 0, "w/deep/e/r", "w/deep/e/r") == 0;
-    put = put && put_text(rig, 0, "w/t1/a", "w/t1/a") == 0;
-    put = put && put_text(rig, 0, "w/t0/a", "w/t0/a") == 0;
-    put = put && put_text(rig, 0, "top", "top") == 0;
-    put = put && put_text(rig, 0, "w/t0/b", "w/t0/b") == 0;
+    static const int order[] = {5, 3, 0, 4, 2};
+    int64_t put_ns[6] = {0}; /* when it was there */
+    bool put = put_text(rig, 0, "w/t0/other", "no") == 0;
+    for (int i = 0; i < 5; i++) {
+        const char *key = keys[order[i]];
+        put = put && put_text(rig, 0, key, key) == 0;
+        put_ns[order[i]] = clock_now_ns();
+    }
+    put_ns[1] = put_ns[0];
     for (int i = 0; i < 6; i++)
         getter_join(&getters[i]);
     RIG_CHECK(put, "putting: %s", err_text());
     for (int i = 0; i < 6; i++) {
         RIG_CHECK(getter_has(&getters[i], keys[i]), "waiting for '%s': %d %s", keys[i],
                   getters[i].rc, getters[i].note.text);
-        RIG_CHECK(getters[i].ended_ns - put_ns < 2 * CLOCK_NS_PER_S, "'%s' woke after %lld ms",
-                  keys[i], (long long)((getters[i].ended_ns - put_ns) / CLOCK_NS_PER_MS));
+        int64_t after_ns = getters[i].ended_ns - put_ns[i];
+        RIG_CHECK(after_ns < 2 * CLOCK_NS_PER_S, "'%s' woke after %lld ms", keys[i],
+                  (long long)(after_ns / CLOCK_NS_PER_MS));
         RIG_CHECK(getters[i].relay->counters.n_waits == 1, "n_waits is %lld",
                   (long long)getters[i].relay->counters.n_waits);
     }
