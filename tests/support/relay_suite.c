@@ -149,14 +149,14 @@ bool relay_suite_all_sizes(RelayRig *rig) {
     static const size_t sizes[] = {1,       2,    63,    64,    65,      511,     4095,
                                    4096,    4097, 65535, 65536, 1000003, 8 << 20, (8 << 20) + 1,
                                    64 << 20};
-    size_t n_sizes = sizeof sizes / sizeof sizes[0] - relay_suite_left_out(3, 1);
-    size_t most = sizes[n_sizes - 1];
-    unsigned char *data = malloc(most);
-    unsigned char *got = malloc(most + 1);
+    unsigned char *data = malloc(RELAY_SUITE_MOST_BYTES);
+    unsigned char *got = malloc(RELAY_SUITE_MOST_BYTES + 1);
     bool ok = data && got;
     if (ok)
-        fill(data, most, 7);
-    for (size_t i = 0; ok && i < n_sizes; i++) {
+        fill(data, RELAY_SUITE_MOST_BYTES, 7);
+    for (size_t i = 0; ok && i < sizeof sizes / sizeof sizes[0]; i++) {
+        if (sizes[i] > RELAY_SUITE_MOST_BYTES)
+            continue;
         char key[32];
         size_t bytes = 0;
         size_t half = sizes[i] / 3;

@@ -87,20 +87,14 @@ bool relay_suite_run(const RelayFactory *factory, bool (*scenario)(RelayRig *rig
 /* ---- for the scenarios ---- */
 /* Handle `index` of the rig, opened when first asked for. NULL when that failed (why is set). */
 Relay *relay_rig(RelayRig *rig, int index);
-/* How many of the largest sizes are left out: they take long in a build with a sanitizer, and
- * neither threads nor bounds differ there. */
-static inline size_t relay_suite_left_out(size_t under_thread, size_t under_address) {
+/* The largest objects: a sanitizer makes them long, and neither threads nor bounds differ there. */
 #if defined(__SANITIZE_THREAD__)
-    (void)under_address;
-    return under_thread;
+enum { RELAY_SUITE_MOST_BYTES = 2 << 20 };
 #elif defined(__SANITIZE_ADDRESS__)
-    (void)under_thread;
-    return under_address;
+enum { RELAY_SUITE_MOST_BYTES = 32 << 20 };
 #else
-    (void)under_thread, (void)under_address;
-    return 0;
+enum { RELAY_SUITE_MOST_BYTES = 64 << 20 };
 #endif
-}
 
 bool relay_rig_fail(RelayRig *rig, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int64_t relay_rig_patience_ms(const RelayRig *rig); /* what surely comes, comes within it */

@@ -465,11 +465,7 @@ bool relay_suite_notes_never_half(RelayRig *rig) {
 
 /* ---- killed writer ---- */
 
-#ifdef __SANITIZE_THREAD__ /* all takes longer */
-enum { KILLED_BYTES = 2 << 20 };
-#else
-enum { KILLED_BYTES = 16 << 20 };
-#endif
+enum { KILLED_BYTES = RELAY_SUITE_MOST_BYTES < 16 << 20 ? RELAY_SUITE_MOST_BYTES : 16 << 20 };
 
 /* In the child: never returns. Says through the pipe that the put begins. */
 static void put_until_killed(RelayRig *rig, const char *key, const char *data, int pipe_fd) {
